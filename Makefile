@@ -16,12 +16,14 @@ TESTS ?=
 # What is imported is compiled once: tests and trainings start processes. pip would compile all that is there, for a minute.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-more test-matrix check format
+.PHONY: help demo test test-slow test-all test-more test-matrix check format
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo         train the built-in digits for a few minutes and draw samples"
-	@echo "make test         run the whole test suite"
+	@echo "make test         run the test suite without its slow tests"
+	@echo "make test-slow    run the slow tests"
+	@echo "make test-all     run both"
 	@echo "make test-more    list and run the tests that need a GPU, other programs or real data"
 	@echo "make test-matrix  run the suite as on other kinds of CPU"
 	@echo "make check        lint, format check, types, import rules"
@@ -37,8 +39,10 @@ demo: $(READY)
 	@echo "settings  $(DEMO_RUN)/config.json"
 	@echo "metrics   $(DEMO_RUN)/metrics.jsonl"
 
-test: $(READY)
-	@OMP_NUM_THREADS=$${TEST_THREADS:-1} $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup -q $(TESTS)
+test: WHICH := -m "not slow"
+test-slow: WHICH := -m slow
+test test-slow test-all: $(READY)
+	@OMP_NUM_THREADS=$${TEST_THREADS:-1} $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup -q $(WHICH) $(TESTS)
 
 test-more: $(READY)
 	@$(BIN)/python -m pytest -q -m "gpu or peer or real_data"

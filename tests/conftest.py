@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import itertools
 import os
+import zlib
 from collections.abc import Iterator
 
 # Before PyTorch is imported: two test processes with a thread per core each would wait for one another.
@@ -26,6 +27,7 @@ shapes.check_from_now_on()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-state-names", action="store_true", help="note the names of all tensors of all models")
+    parser.addoption("--share", metavar="K/N", help="only the tests of each N-th file or so, K from 0 on: all N shares have them all")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -37,8 +39,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     elif lacking:
         config.hook.pytest_deselected(items=list(lacking))
         items[:] = [item for item in items if item not in lacking]
+    share = config.getoption("share")
+    if share is not None:
+        number, shares = map(int, share.split("/"))
+        others = [item for item in items if share_of(item.nodeid, shares) != number]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if share_of(item.nodeid, shares) == number]
     for item in items:
         keep_together(item)
+
+
+def share_of(nodeid: str, shares: int) -> int:
+    """In which share a test is: that of its file, for what is made once for all tests of it."""
+    return zlib.crc32(nodeid.partition("::")[0].encode()) % shares
 
 
 def keep_together(item: pytest.Item) -> None:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 import triptych
-from tests.conftest import lack_of
+from tests.conftest import lack_of, share_of
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -44,11 +44,16 @@ def test_ci_runs_check_and_test() -> None:
     script = ROOT / ".ci/run"
     assert script.stat().st_mode & 0o111, "it has to be executable"
     assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
-    assert re.findall(r"^make (\w+)$", script.read_text("utf-8"), flags=re.MULTILINE) == ["check", "test"]
-    (words,) = re.findall(r'^ONEDNN_MAX_CPU_ISA=AVX2 make test TESTS="(.*)"$', script.read_text("utf-8"), flags=re.MULTILINE)
-    left_out = [word.removeprefix("--deselect=") for word in words.split() if word.startswith("--deselect=")]
-    assert all((ROOT / file).is_file() for file in left_out)
-    assert all((ROOT / folder).is_dir() for folder in words.split() if folder.removeprefix("--deselect=") not in left_out)
+    text = script.read_text("utf-8")
+    assert re.findall(r"^make ([\w-]+)", text, flags=re.MULTILINE) == ["check", "test", "test-slow"]
+    (words,) = re.findall(r'^ONEDNN_MAX_CPU_ISA=AVX2 make test TESTS="--share=\S+ \S+ \S+ (.*)"$', text, flags=re.MULTILINE)
+    assert all((ROOT / folder).is_dir() for folder in words.split())
+
+
+def test_every_test_is_in_one_share() -> None:
+    files = [f"{path.relative_to(ROOT)}::test" for path in (ROOT / "tests").rglob("test_*.py")]
+    sizes = [sum(share_of(file, 5) == number for file in files) for number in range(5)]
+    assert sum(sizes) == len(files) and min(sizes) > len(files) / 10
 
 
 def test_the_faults_for_the_tests_fit_the_code() -> None:

@@ -15,12 +15,13 @@ from tests.runs.glow import folder, moved_run
 from triptych.cli.main import main
 from triptych.core.batch import RawBatch
 from triptych.core.config import Config
-from triptych.core.errors import DataError
+from triptych.core.errors import ConfigError, DataError, RunError
 from triptych.diffusion.adm import ADM, EncodingConfig
 from triptych.runs import Latents, Run, train
 from triptych.runs.directions import check_directions, read_directions
 from triptych.runs.encoding import Coder
 from triptych.runs.latents import read_latents, write_latents
+from triptych.runs.sampling import check_output
 
 FAST = ("--steps", "4", "--device", "cpu")
 
@@ -70,7 +71,7 @@ def test_there_and_back(run: Run, images: Path, tmp_path: Path, capsys: pytest.C
     line = shown(capsys, directory, str(images), "--out", str(latents), "--check", *FAST)
     assert line.startswith(f"5 images encoded in {latents}; decoded they are ")
     with np.load(latents) as file:
-        assert sorted(file) == ["arr_0", "labels"]
+        assert sorted(file) == ["arr_0", "labels", "settings"]
         assert file["arr_0"].dtype == np.float32 and file["arr_0"].shape == (5, 1, 8, 8)
         assert file["labels"].tolist() == [3, 1, 4, 1, 5]
     out = tmp_path / "back.npz"
@@ -105,6 +106,79 @@ def test_archives_of_something_else_are_kept(run: Run, images: Path, tmp_path: P
         coder.encode(pixels(2), labels=[1], out=tmp_path / "mine.npz")
     with pytest.raises(DataError, match=r"latents\.npz: it is there, and no such command made it"):
         check_directions(tmp_path / "latents.npz")
+
+
+def test_latents_and_samples_do_not_replace_one_another(run: Run, tmp_path: Path) -> None:
+    coder = run.coder(settings=EncodingConfig(steps=3), device="cpu")
+    kept = {"samples": pixels(2), "numbers": np.zeros((5, 3)), "text": np.array("a"), "floats": np.zeros(3, np.float32)}
+    for name, array in kept.items():
+        np.savez(tmp_path / f"{name}.npz", array)
+    coder.encode(pixels(2), labels=[1], out=tmp_path / "latents.npz")
+    write_latents(tmp_path / "styles.npz", Latents((np.zeros((2, 6, 4), np.float32),), None))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    for name in kept:
+        with pytest.raises(DataError, match=rf"{name}\.npz: it is there, and no such command made it"):
+            coder.encode(pixels(2), labels=[1], out=tmp_path / f"{name}.npz")
+    for name in ("latents", "styles", "numbers", "text", "floats"):
+        with pytest.raises(DataError, match=rf"{name}\.npz: it is there, and no such command made it"):
+            check_output(tmp_path / f"{name}.npz", count=2)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    check_output(tmp_path / "samples.npz", count=2)
+
+
+def test_latents_are_decoded_as_they_were_encoded(
+    run: Run, glow: Run, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    latents = read_latents_of(run, images, tmp_path, capsys)
+    assert latents.settings == {"steps": 4}
+    expected = {steps: run.coder(settings=EncodingConfig(steps=steps), device="cpu").decode(latents).images for steps in (4, 9)}
+    assert not np.array_equal(expected[4], expected[9])
+    np.testing.assert_array_equal(run.coder(device="cpu").decode(latents).images, expected[4])
+    np.testing.assert_array_equal(run.edit(latents, device="cpu").images, expected[4])
+    directory, file, out = str(run.directory), str(tmp_path / "latents.npz"), str(tmp_path / "out.npz")
+    decode = ["encode", directory, file, "--decode", "--device", "cpu", "--out", out]
+    for command, steps in (
+        (decode, 4),
+        ([*decode, "--steps", "9"], 9),
+        (["sample", directory, "--from", file, "--device", "cpu", "--out", out], 4),
+    ):
+        assert main(command) == 0
+        with np.load(out) as made:
+            np.testing.assert_array_equal(made["arr_0"], expected[steps])
+    capsys.readouterr()
+    for steps in ("50", "250", "4"):
+        assert main(["sample", directory, "--from", file, f"--steps={steps}", "--out", out]) == 2
+        assert capsys.readouterr().err.startswith("triptych: error: --steps: got it with --from, which draws nothing")
+    assert main(["encode", str(glow.directory), file, "--decode", "--dequantization", "center"]) == 2
+    assert "--dequantization: got it with --decode, which takes no settings of this encoder" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="latents: were encoded with settings that this run's encoder does not have"):
+        glow.coder(device="cpu").decode(latents)
+
+
+def read_latents_of(run: Run, images: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> Latents:
+    shown(capsys, str(run.directory), str(images), "--out", str(folder / "latents.npz"), *FAST)
+    return read_latents(folder / "latents.npz")
+
+
+def test_latents_that_are_no_numbers_are_not_written(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def encode(_: ADM, x: torch.Tensor, **__: object) -> list[torch.Tensor]:
+        made = torch.zeros_like(x)
+        made[2, 0, 3, 3] = torch.nan
+        return [made]
+
+    monkeypatch.setattr(ADM, "encode", encode)
+    with pytest.raises(RunError, match="the latents of image 2, and of 1 in all, are not finite; try other settings of the encoder"):
+        run.coder(device="cpu").encode(pixels(4), labels=[1], out=tmp_path / "latents.npz")
+    assert not (tmp_path / "latents.npz").exists()
+
+
+def test_runs_are_no_images(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = str(run.directory)
+    assert f"{directory}: is a run, expected images; triptych sample {directory} --out" in refused(capsys, directory, directory, *FAST)
+    parent = str(run.directory.parent)
+    assert refused(capsys, directory, parent, *FAST) == (
+        f"{parent}: holds the runs digits, expected images; name the folder or file that has them"
+    )
 
 
 def test_the_steps_of_the_encoder_are_used(run: Run) -> None:
@@ -292,7 +366,17 @@ def test_nothing_that_is_read_is_overwritten(glow: Run, tmp_path: Path, capsys: 
         (
             "encode",
             ("images.npz", "--directions", "--directions-out", "images.npz"),
-            "cannot write {}/images.npz: it is the file that is read; choose another --out",
+            "cannot write {}/images.npz: it is the file that is read; choose another --directions-out",
+        ),
+        (
+            "encode",
+            ("images.npz", "--directions", "--out", "other.npz", "--directions-out", "latents.npz"),
+            "cannot write {}/latents.npz: it is there, and no such command made it; choose another --directions-out, or remove it",
+        ),
+        (
+            "encode",
+            ("images.npz", "--directions", "--out", "latents.npz", "--directions-out", "latents.npz"),
+            "--directions-out: got '{}/latents.npz', where the latents go; name another file",
         ),
         (
             "encode",
@@ -340,6 +424,7 @@ def test_what_does_not_go_with_directions(glow: Run, images: Path, tmp_path: Pat
     assert refused(capsys, str(glow.directory), str(tmp_path / "plain.npy"), "--directions", "--device", "cpu") == line
 
 
+@pytest.mark.slow
 def test_mistakes(run: Run, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory, given = str(run.directory), str(images)
     np.save(tmp_path / "plain.npy", pixels())

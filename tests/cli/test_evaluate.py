@@ -149,6 +149,7 @@ def test_help(fake: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(flag in shown for flag in ("--metrics", "--likelihood", "--steps", "--data.path", "--split"))
 
 
+@pytest.mark.slow
 def test_a_trained_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from triptych.runs import train
 

@@ -216,6 +216,7 @@ def test_tensors_that_no_memory_holds(monkeypatch, capsys):
 TINY = "--data.image-size 16 --train.total-images 8 --train.batch-size 8 --train.sample-count 3 --model.network.num-channels 32"
 
 
+@pytest.mark.slow
 def test_names_that_are_not_utf8_in_a_whole_run(tmp_path, capsys):
     """Of files, classes and the run: trained, logged, stored, drawn by name; and a damaged file of such a name."""
     data, names = tmp_path / "data", [b"caf\xe9", b"\x1b[31mred", b"plain"]

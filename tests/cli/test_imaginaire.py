@@ -200,6 +200,7 @@ def saved(values: dict[str, Any]) -> None:
     torch.save(checkpoint(*models), "w.pt")
 
 
+@pytest.mark.slow
 def test_from_a_file_to_a_trained_run(capsys: pytest.CaptureFixture[str]) -> None:
     """With the original's words alone; the printed commands are the ones that ran, and unknown settings are named."""
     for part in ("train", "val"):

@@ -51,6 +51,7 @@ def test_in_and_out(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["import", "guided-diffusion", "b.pt", f"--flags={flags.removeprefix('flags: ')}", "--run=runs/back"]) == 0
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_it(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["import", "guided-diffusion", file, "--run", "net", "--flags", FLAGS])
     short = "--train.total-images 4 --train.batch-size 4 --train.sample-count 0 --data.validation-fraction 0 --data.workers 0 --device cpu"
@@ -201,7 +202,7 @@ def test_an_interrupted_import_is_no_run(file: str, capsys: pytest.CaptureFixtur
     assert "mine is not a run: it has no config.json but holds x" in capsys.readouterr().err, "before anything is read"
     command = ["import", "guided-diffusion", file, "--run", "net", "--flags", FLAGS]
 
-    def interrupt(*given: object) -> None:
+    def interrupt(*given: object, **settings: object) -> None:
         raise KeyboardInterrupt
 
     for place in ("triptych.engine.checkpoint.save_file", "triptych.runs.interchange._log"):

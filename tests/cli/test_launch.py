@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from triptych.cli import launch
+from triptych.cli.launch import plain_name
 from triptych.cli.launch_slurm import seconds_of
 from triptych.cli.main import main
 from triptych.cli.train import base_and_settings, configure
@@ -102,12 +103,17 @@ def test_words_that_a_shell_would_split(tmp_path: Path, monkeypatch: pytest.Monk
     assert subprocess.run(["bash", "-n", "run.sbatch"], check=False).returncode == 0
 
 
+@pytest.mark.parametrize(("run", "name"), [("-fast run", "fast-run"), ("数字", "run"), ("v1.5_a", "v1.5_a")])
+def test_the_name_of_a_job_is_no_option(run: str, name: str, tmp_path: Path) -> None:
+    assert plain_name(tmp_path / run) == name
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--train.batch-sise", "64"], 'unknown setting; did you mean "--train.batch-size"?'),
         (["--train.batch-size", "no"], "--train.batch-size: got 'no', expected a whole number"),
-        (["--data.image-size", "0"], "--data.image-size: got 0, expected at least 1"),
+        (["--data.image-size", "0"], "--data.image-size: got 0, expected 1 to 65,536"),
         (["--data.path", "nowhere"], "nowhere: does not exist (data.path)"),
         (["--config", "nowhere.toml"], "there is no file 'nowhere.toml'"),
         (["--nodes", "0"], "--nodes: got 0, expected at least 1"),
@@ -185,6 +191,7 @@ def test_a_job_is_submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
 SAVED = f"echo 'stopped by SIGTERM at 64 images {STOPPED}' >> run/log.txt"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("training", "state", "before", "code", "requeued"),
     [

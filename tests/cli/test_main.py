@@ -79,6 +79,7 @@ def test_of_several_processes_the_first_says_a_mistake_in_the_command(rank: str,
     assert done.returncode == 2 and done.stderr.count("\n") == lines and done.stdout == "", done
 
 
+@pytest.mark.slow
 def test_a_run_is_opened_without_the_compiler() -> None:
     """Nor is it needed for a model whose weights are still to come, one of each class, for loading them, or for a step of an optimizer."""
     code = """
@@ -198,6 +199,7 @@ def test_a_defect_keeps_its_traceback(fake_runs: FakeRuns) -> None:
         cli.main(["train", "toy"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["recipes"], ["train", "adm-digits", "--help"]])
 def test_a_reader_that_goes_away_is_no_error(arguments: list[str]) -> None:
     code = "import os, sys; os.close(1); r, w = os.pipe(); os.close(r); sys.stdout = os.fdopen(w, 'w'); " + (

@@ -59,6 +59,7 @@ def test_two_sets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == f"triptych: error: {line}\n"
 
 
+@pytest.mark.slow
 def test_a_run_with_flags_of_its_sampler(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["evaluate", run, "--metrics", "frechet", "--features", "random", "--device", "cpu", "--count", "5", "--labels", "3,7"]
     capsys.readouterr()
@@ -109,6 +110,7 @@ def test_a_sweep_is_one_evaluation_for_each_value(run: str, tmp_path: Path, caps
     assert "; random (random weights)" in line and "reference" not in line, "each value has its own"
 
 
+@pytest.mark.slow
 def test_the_page_of_the_run_is_made_anew_unless_it_is_trained(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     page, common = Path(run) / "report.html", ["evaluate", run, "--device", "cpu", "--steps", "2"]
     images = [*common, "--features", "random", "--count", "8", "--sampler", "ddim", "--metrics"]

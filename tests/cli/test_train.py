@@ -26,6 +26,7 @@ def test_hands_over_the_recipe(fake_runs: FakeRuns, capsys: pytest.CaptureFixtur
     assert "triptych sample runs/toy" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_training_that_was_stopped_ends_with_the_code_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A finished one ends with 0."""
     monkeypatch.setenv("TRIPTYCH_STOPPED_CODE", "75")

@@ -9,7 +9,8 @@ import numpy as np
 
 from tests.contract.shrink import light
 from tests.float64 import in_float64
-from triptych.core.model import Sampler, Translator, Upsampler
+from triptych.core.model import Sampler, Upsampler
+from triptych.core.translation import Translator
 from triptych.runs import open_run, train
 from triptych.runs.stored import build
 

@@ -37,6 +37,7 @@ def test_an_opened_model_is_the_one_that_was_saved(name, tmp_path, monkeypatch):
     assert not theirs
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_draws_no_weights(tmp_path, monkeypatch):
     config = shrunk("classifier-digits")
     built_on = devices_of_builds(config, monkeypatch)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 
 from tests.contract import processes_worker
 from tests.contract.kinds import MODELS
@@ -19,15 +20,39 @@ from triptych.runs import Run, open_run
 from triptych.runs.stored import build
 
 pytestmark = [pytest.mark.xdist_group("torchrun"), pytest.mark.timeout(900)]  # the first one waits for all the runs
-MAKERS = [name for name in MODELS if shrunk(name).model.verbs() & {"sample", "upsample", "translate"}]
+FIRST = ["edm2-digits", "glow-digits", "spade-camvid", "stylegan2-digits"]
+"""Those that are not slow."""
+SLOW = [name for name in MODELS if name not in FIRST]
+
+
+def trained(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The folders of their runs by one process and by two."""
+    one, two = (tmp_path_factory.mktemp(f"processes{processes}") for processes in (1, 2))
+    run_together(2, processes_worker.main, two, names, timeout_seconds=600)
+    processes_worker.main(one, names)
+    return one, two
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> tuple[Path, Path]:
-    one, two = (tmp_path_factory.mktemp(f"processes{processes}") for processes in (1, 2))
-    run_together(2, processes_worker.main, two, MODELS, timeout_seconds=600)
-    processes_worker.main(one, MODELS)
-    return one, two
+def first(tmp_path_factory) -> tuple[Path, Path]:
+    return trained(FIRST, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory) -> tuple[Path, Path]:
+    return trained(SLOW, tmp_path_factory)
+
+
+@pytest.fixture
+def folders(request, name) -> tuple[Path, Path]:
+    return request.getfixturevalue("first" if name in FIRST else "others")
+
+
+def some_slow(names: list[str]) -> list[ParameterSet]:
+    return [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in names]
+
+
+MAKERS = [name for name in MODELS if shrunk(name).model.verbs() & {"sample", "upsample", "translate"}]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +66,7 @@ def changing(tmp_path_factory) -> tuple[Path, Path]:
     return one, changed
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", some_slow(MODELS))
 def test_two_processes_train_as_one(folders, name):
     one, two = (open_run(folder / name) for folder in folders)
     check_weights(one, two)
@@ -52,6 +77,7 @@ def test_two_processes_train_as_one(folders, name):
     np.testing.assert_allclose(losses, other_losses, rtol=1e-6)  # the log sums in float32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", processes_worker.CHANGING)
 def test_a_run_of_one_two_and_one_processes_is_that_of_one(changing, name):
     one, changed = (open_run(folder / name) for folder in changing)
@@ -79,7 +105,7 @@ def check_weights(one: Run, two: Run) -> None:
             assert (other[key] - tensor).double().norm() <= 1e-9 * moved + OF_ROUNDING.get(one.directory.name, 2e-8), (which, key)
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", some_slow(MAKERS))
 def test_two_processes_sample_as_one(folders, name):
     one, two = (np.load(folder / f"{name}.npz") for folder in folders)
     assert one["arr_0"].shape[0] == processes_worker.SAMPLES

@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 
 from tests.contract.moved import first_batch
 from tests.contract.small_data import small_data
-from triptych.core.model import Sampler, Translator, Upsampler
+from triptych.core.model import Sampler, Upsampler
 from triptych.core.rng import Rng
+from triptych.core.translation import Translator
 from triptych.engine.metric_log import read_metrics
 from triptych.recipes.config import RunConfig
 from triptych.runs import open_run, train

@@ -321,6 +321,7 @@ def test_a_write_that_fails_leaves_the_older_ones(tmp_path: Path, monkeypatch: p
     assert load_checkpoint(checkpoint_path(tmp_path, 20)).files["model"]["w"].eq(3).all()
 
 
+@pytest.mark.slow
 def test_the_file_size_limit_of_the_system_is_one_line(tmp_path: Path) -> None:
     """A real refusal by the system inside safetensors' own writer, in a process of its own."""
     process = forked(save_within_a_limit, tmp_path / "run", files=str(tmp_path / "said"))

@@ -128,6 +128,7 @@ def test_a_training_that_fails_leaves_what_it_had_begun_to_write(tmp_path, monke
     assert list_checkpoints(tmp_path / "checkpoints") == [EVERY]
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("torchrun")
 def test_two_processes_write_the_same_fail_alike_and_may_be_killed(tmp_path):
     for writing in ("wait", "background"):

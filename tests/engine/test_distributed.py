@@ -23,6 +23,7 @@ from triptych.engine.checkpoint import load_newest
 from triptych.engine.distributed import Agreement, World, open_world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("microbatch", "out_of_memory"), [(None, "halve"), (3, "stop")])
 def test_two_processes_have_the_gradients_data_and_noise_of_one(tmp_path, microbatch, out_of_memory):
     run_together(1, train_toys, tmp_path / "1", None)
@@ -40,6 +41,7 @@ def test_two_processes_have_the_gradients_data_and_noise_of_one(tmp_path, microb
             assert torch.equal(torch.cat([part[1][step][1] for part in parts]), images)
 
 
+@pytest.mark.slow
 def test_all_processes_take_the_step_anew_where_one_lacks_memory(tmp_path, float64):
     reference = seeded(Hungry)
     run(make_loop(reference, tmp_path / "1", total_images=32, microbatch=2))
@@ -52,6 +54,7 @@ def test_all_processes_take_the_step_anew_where_one_lacks_memory(tmp_path, float
             assert torch.allclose(states[0][name], trained, rtol=1e-9, atol=1e-11), (microbatch, name)
 
 
+@pytest.mark.slow
 def test_starts_of_3_8_and_1_processes_are_one_training(tmp_path, float64):
     """Batches of 10, whose shares differ between 3 or 8 processes by one image."""
     reference = seeded(Denoiser)
@@ -77,10 +80,12 @@ def test_more_processes_than_images_of_a_batch_are_refused(tmp_path):
         make_loop(seeded(Denoiser), tmp_path, world=World(0, 8, torch.device("cpu")), batch_size=7)
 
 
+@pytest.mark.slow
 def test_two_processes_are_warned_of_nothing(tmp_path):
     run_together(2, train_without_warnings, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_late_process_is_named_by_all(tmp_path):
     run_together(2, keep_waiting, tmp_path)  # nobody was late in its patience, or there would be a traceback
     for rank in (0, 1):
@@ -94,6 +99,7 @@ def test_a_late_process_is_named_by_all(tmp_path):
         assert operations[-1] == "gloo:all_reduce" and "gloo:barrier" in operations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before its first sign", "while they connect"])
 def test_one_that_is_killed_while_they_meet_is_named_and_not_waited_for(moment: str) -> None:
     waiting, _ = run_together(2, lose_one_while_joining, moment, codes=[1, -9], timeout_seconds=60)

@@ -151,6 +151,7 @@ def test_tensorboard_reads_back_without_what_a_resume_superseded(tmp_path: Path)
     assert (image.step, image.width, image.height) == (250, 8, 8)
 
 
+@pytest.mark.slow
 def test_wandb_offline_keeps_one_id_across_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
     for variable, folder in (("WANDB_CONFIG_DIR", "config"), ("WANDB_CACHE_DIR", "cache"), ("WANDB_DATA_DIR", "data")):

@@ -355,6 +355,7 @@ def train_within(folder: Path, microbatch: Literal["auto"] | None) -> None:
     (folder / "found.txt").write_text(f"{found} {model.sizes}", encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(data_memory() is None, reason="the system has no limit of a process's data")
 @pytest.mark.parametrize(("microbatch", "tried"), [(None, [4]), ("auto", [4, 2, 2])])
 def test_a_process_stays_within_a_limit_of_the_system(tmp_path, microbatch, tried):

@@ -70,6 +70,7 @@ def test_a_terminal_gets_a_live_display_and_messages_as_they_are() -> None:
     assert "500/1,000 images" in shown and "250 images/s  loss 0.5" in shown and "0:02 left" in shown
 
 
+@pytest.mark.slow
 def test_rich_is_not_imported_without_a_terminal() -> None:
     script = """
 import sys

@@ -14,8 +14,9 @@ from tests.engine.toys import START
 from tests.gans.terms import check_gradients
 from triptych.core.batch import STYLE, Batch, DataSpec, InputSpec
 from triptych.core.errors import ConfigError
-from triptych.core.model import Translator, seeded_build
+from triptych.core.model import seeded_build
 from triptych.core.rng import Rng
+from triptych.core.translation import Translator
 from triptych.gans.augmentation import augmented
 from triptych.gans.coco_funit import COCOFUNITGeneratorConfig, COCOFUNITTranslator
 from triptych.gans.funit import FUNIT, FUNITConfig, FUNITDiscriminatorConfig, FUNITGeneratorConfig

@@ -16,8 +16,8 @@ from tests.gans.terms import check_gradients, judged_by_hand
 from tests.gans.test_vid2vid import CLASSES, FRAMES, SIDE, at, one_hot
 from triptych.core.batch import Batch, DataSpec, InputSpec
 from triptych.core.errors import ConfigError
-from triptych.core.model import Translator, VideoTranslator
 from triptych.core.rng import Rng
+from triptych.core.translation import Translator, VideoTranslator
 from triptych.gans.flow import confidence, warped
 from triptych.gans.fs_vid2vid import FewShotVid2Vid, FewShotVid2VidConfig
 from triptych.gans.init import InitConfig

@@ -14,8 +14,9 @@ from tests.engine.toys import START
 from tests.gans.terms import check_gradients
 from triptych.core.batch import STYLE, Batch, DataSpec, InputSpec
 from triptych.core.errors import ConfigError
-from triptych.core.model import Phase, Translator
+from triptych.core.model import Phase
 from triptych.core.rng import Rng
+from triptych.core.translation import Translator
 from triptych.data.pairs import PairedDataConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.init import InitConfig

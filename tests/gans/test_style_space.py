@@ -111,7 +111,7 @@ def test_noise_maps_are_found_too_and_stay_noise(float64: None) -> None:
     settings = replace(PIXELS, steps=80)
     plain, bound, free = (
         made.encode(images, rng=rng, settings=replace(settings, noise_maps=maps, noise_weight=weight))
-        for maps, weight in ((False, 0.0), (True, 1e5), (True, 0.0))
+        for maps, weight in ((False, 1e5), (True, 1e5), (True, 0.0))
     )
     assert [tuple(maps.shape) for maps in bound[1:]] == [(2, 1, side, side) for side in (4, 8, 8)] and len(plain) == 1
     for maps in bound[1:]:
@@ -225,13 +225,24 @@ def test_the_deviation_of_w() -> None:
     assert whole == pytest.approx(math.sqrt(float((w - mapping.w_avg).square().sum(1).mean())), rel=0.1)
 
 
+def test_settings_of_features_go_with_features() -> None:
+    network = replace(ProjectionConfig().perceptual, network="vgg16")
+    said = "distance: got None, so that images of 8 pixels are compared by their pixels and the settings of perceptual do nothing"
+    with pytest.raises(ConfigError, match=said):
+        model(SMALL).encoding_networks(ProjectionConfig(perceptual=network))
+    assert model(SMALL).encoding_networks(ProjectionConfig()) == {}
+
+
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
         ({"steps": 0}, "steps: got 0, expected at least 1"),
-        ({"learning_rate": 0.0}, "learning_rate: got 0.0, expected a positive number"),
-        ({"noise": -1.0}, "noise: got -1.0, expected 0 or more"),
-        ({"noise_weight": math.inf}, "noise_weight: got inf, expected 0 or more"),
+        ({"learning_rate": 0.0}, "learning_rate: got 0.0, expected more than 0, to 1,000"),
+        ({"learning_rate": 1e38}, "learning_rate: got 1e+38, expected more than 0, to 1,000"),
+        ({"noise": -1.0}, "noise: got -1.0, expected 0 to 1,000"),
+        ({"noise": 1e30}, "noise: got 1e+30, expected 0 to 1,000"),
+        ({"noise_maps": True, "noise_weight": math.inf}, "noise_weight: got inf, expected 0 to 1e12"),
+        ({"noise_weight": 5.0}, "noise_weight: got 5.0, expected 100000 without noise_maps"),
     ],
 )
 def test_mistakes(settings: dict[str, Any], line: str) -> None:

@@ -16,8 +16,9 @@ from tests.gans.terms import gradients
 from triptych.core.batch import STYLE, Batch, DataSpec, InputSpec
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
-from triptych.core.model import Model, Phase, Translator
+from triptych.core.model import Model, Phase
 from triptych.core.rng import Rng
+from triptych.core.translation import Translator
 from triptych.gans.augmentation import augmented
 from triptych.gans.discriminators import PatchDiscriminatorConfig, ResidualDiscriminatorConfig, Scores
 from triptych.gans.funit import FUNITGeneratorConfig

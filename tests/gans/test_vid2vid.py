@@ -14,8 +14,9 @@ from torch import Tensor
 from tests.gans.terms import check_gradients, gradients, judged_by_hand
 from triptych.core.batch import Batch, ClipLength, DataSpec, InputSpec
 from triptych.core.errors import ConfigError
-from triptych.core.model import Phase, TrainingProgress, Translator, VideoTranslator
+from triptych.core.model import Phase, TrainingProgress
 from triptych.core.rng import Rng
+from triptych.core.translation import Translator, VideoTranslator
 from triptych.gans.clip_base import warping_error
 from triptych.gans.flow import confidence, warped
 from triptych.gans.init import InitConfig

@@ -14,8 +14,9 @@ from torch import Tensor
 from tests.gans.published import described, on_meta
 from triptych.core.batch import Batch, ClipLength, DataSpec, InputSpec
 from triptych.core.errors import ConfigError
-from triptych.core.model import TrainingProgress, VideoTranslator
+from triptych.core.model import TrainingProgress
 from triptych.core.rng import Rng
+from triptych.core.translation import VideoTranslator
 from triptych.gans.init import InitConfig
 from triptych.gans.point_colours import guidance_loss, no_colours, seen_colours, with_colours
 from triptych.gans.vid2vid import Vid2VidConfig

@@ -157,6 +157,10 @@ def test_an_earlier_export_is_replaced_and_other_files_are_not(tmp_path: Path) -
         write_diffusers(to_diffusers(made(), drop_variance=True), tmp_path / "out")
     write_diffusers(layout, tmp_path / "out")
     assert (tmp_path / "other/thesis.txt").exists()
+    (tmp_path / "out/NOTES.md").write_text("mine")
+    with pytest.raises(ConfigError, match=r"out is there and also holds NOTES\.md, which no export wrote; choose another"):
+        write_diffusers(layout, tmp_path / "out")
+    assert (tmp_path / "out/NOTES.md").read_text() == "mine"
 
 
 def test_a_model_of_latents_says_what_they_are_and_has_no_pipeline(tmp_path: Path) -> None:

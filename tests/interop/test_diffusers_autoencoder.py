@@ -167,6 +167,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(CheckpointError, match=said):
             to_state(broken, config, spec)
+    with pytest.raises(CheckpointError, match=r"config.json: is no file of weights; give the folder that it lies in, .*vae$"):
+        import_run(folder / CONFIG, tmp_path / "run", program="diffusers")
     (folder / CONFIG).write_text('{"_class_name": "VQModel"}')
     with pytest.raises(CheckpointError, match="config.json: is of 'VQModel', expected AutoencoderKL"):
         import_run(folder, tmp_path / "run", program="diffusers")

@@ -430,6 +430,9 @@ def test_an_export(case: str, suffix: str, tmp_path: Path, capsys: pytest.Captur
     assert main(["export", str(tmp_path / "run"), "--to", "nvidia", "--out", str(out), "--weights", "raw"]) == 0
     raw = named(last, case, "generator")
     assert all(torch.equal(tensor, raw[name]) for name, tensor in read(out).items())
+    out.write_text("my own")
+    assert main(["export", str(tmp_path / "run"), "--to", "nvidia", "--out", str(out)]) == 2
+    assert f"{out} is there and holds no weights, so no export wrote it" in capsys.readouterr().err and out.read_text() == "my own"
 
 
 def test_exports_that_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,10 +19,11 @@ from triptych.core.weight_files import read_content
 from triptych.diffusion.dit import DiTConfig
 from triptych.diffusion.flow_matching import FlowMatching, FlowMatchingConfig
 from triptych.diffusion.unet import NO_LABEL
-from triptych.interop.programs import ExportRequest
+from triptych.interop.programs import ExportRequest, ImportRequest
 from triptych.interop.sit import from_state_dict
 from triptych.interop.sit.exporter import exported
 from triptych.interop.sit.weights import described, to_state_dict
+from triptych.interop.transformers import recognised
 from triptych.runs import import_run, open_run
 
 
@@ -107,10 +108,23 @@ def test_a_checkpoint_of_its_training_becomes_a_run(tmp_path: Path) -> None:
     run = import_run(file, tmp_path / "run", program="sit", report=lines.append)
     config = run.config.model
     assert isinstance(config, FlowMatchingConfig) and (config.path, config.prediction) == ("gvp", "noise")
-    assert "is a checkpoint of a training of SiT: latents of 4 x 8 x 8" in lines[0] and "MIT" in lines[1]
+    assert "is a checkpoint of a training of SiT: latents of 4 x 8 x 8" in lines[0]
+    assert not [line for line in lines if "licence" in line], "of a size that nobody published"
     for name, seed in (("raw", 1), ("ema-0.9999", 2)):
         model = open_run(tmp_path / "run").load(weights=name, device="cpu")
         assert torch.equal(model.network.blocks[0].attn.qkv.weight, weights(seed=seed)["blocks.0.attn.qkv.weight"]), name
+
+
+@pytest.mark.parametrize(
+    ("width", "depth", "channels", "classes", "published"),
+    [(384, 12, 4, 1000, True), (1152, 28, 4, 1000, True), (384, 11, 4, 1000, False), (384, 12, 1, 1000, False), (384, 12, 4, 10, False)],
+)
+def test_the_licence_is_that_of_published_sizes(width: int, depth: int, channels: int, classes: int, published: bool) -> None:
+    network = DiTConfig(patch=2, width=width, depth=depth, heads=6 if width == 384 else 16)
+    spec, lines = DataSpec(image_size=32, channels=channels, num_classes=classes), list[str]()
+    request = ImportRequest(Path("a.pt"), None, "sit", None, None, lines.append)
+    assert recognised(request, network, spec, program="SiT", average=False, licence="MIT (SiT)") == ("MIT (SiT)" if published else None)
+    assert ("licence of the published weights: MIT (SiT)" in lines) == published
 
 
 def test_published_files_are_bare_state_dicts(tmp_path: Path) -> None:

@@ -97,6 +97,7 @@ def test_its_time_is_no_time_of_training(tmp_path: Path) -> None:
     assert json.loads(directory.metrics_path.read_text())["time"] < 0.2
 
 
+@pytest.mark.slow
 def test_a_training_writes_it_on_the_way_and_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     pages: list[str] = []
     write = LivePage.write
@@ -130,6 +131,7 @@ def test_a_training_writes_it_on_the_way_and_at_the_end(tmp_path: Path, capsys: 
     assert all(line["memory_bytes"] > 2**20 for line in lines if "images" in line)
 
 
+@pytest.mark.slow
 def test_a_training_that_fails_has_a_page_that_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     wild = ["--optim.learning-rate", "1e38", "--optim.warmup-images", "0", "--train.precision", "float32", "--device", "cpu"]

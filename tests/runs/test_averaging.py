@@ -99,6 +99,7 @@ def test_one_that_was_tracked_is_taken_from_the_checkpoint(stored: Run) -> None:
     assert origin == {"images": STEPS * BATCH, "weights": "ema-length-0.1", "hash": checkpoint.hashes["ema-length-0.1"]}
 
 
+@pytest.mark.slow
 def test_an_average_of_a_snapshot_without_a_checkpoint(stored: Run) -> None:
     images = 8 * BATCH
     snapshot = load_checkpoint(stored.directory / f"snapshots/{images:09d}")
@@ -284,6 +285,7 @@ def test_the_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["runs", place]) == 0 and "8 snapshots of averages" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_samples_and_figures_by_length(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], cache: Path) -> None:
     common = [str(run.directory), "--device", "cpu", "--sampler", "ddim", "--steps", "2"]
     images = {}
@@ -304,6 +306,7 @@ def test_samples_and_figures_by_length(run: Run, tmp_path: Path, capsys: pytest.
     assert protocol.startswith("ema-length = 0.05, 0.1, 0.2, else 5 images") and "images seen" not in protocol
 
 
+@pytest.mark.slow
 def test_a_guide_has_a_length_of_its_own(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], cache: Path) -> None:
     common = [str(run.directory), "--device", "cpu", "--sampler", "ddim", "--steps", "2", "--guidance-scale", "2"]
     images = []

@@ -23,6 +23,7 @@ def settings() -> Iterator[None]:
     torch.backends.cudnn.deterministic = before[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "compile_", "iterations", "shard", "compiled"),
     [

@@ -64,6 +64,7 @@ def unbroken(tmp_path_factory, photos: Path) -> Run:
     return train(config(photos, on_error="skip"), tmp_path_factory.mktemp("runs") / "unbroken", device="cpu")
 
 
+@pytest.mark.slow
 def test_each_bad_image_is_named_once_in_a_run(unbroken, photos):
     assert sorted(named(unbroken)) == list(BAD)
     assert read_skip(unbroken.directory / "bad_images.json").keys() == set(BAD)
@@ -71,6 +72,7 @@ def test_each_bad_image_is_named_once_in_a_run(unbroken, photos):
     assert sorted(named(unbroken)) == list(BAD), "and not again when it goes on"
 
 
+@pytest.mark.slow
 def test_stop_loses_nothing_and_skip_goes_on_to_the_same_weights(tmp_path, photos, unbroken, capsys):
     with pytest.raises(DataError, match="or set data.on_error to skip") as caught:
         train(config(photos), tmp_path / "run", device="cpu")
@@ -123,6 +125,7 @@ def test_two_processes_name_each_once(tmp_path, photos, unbroken):
 # A list
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_list(tmp_path, photos):
     listed = tmp_path / "bad.json"
     write_skip(listed, dict.fromkeys(BAD, "no image"))
@@ -151,6 +154,7 @@ def test_a_run_keeps_its_list(tmp_path, photos):
 # Elsewhere
 
 
+@pytest.mark.slow
 def test_evaluation_leaves_them_out(tmp_path, unbroken):
     with pytest.warns(UserWarning, match="cannot be read, and is left out: c"):
         result = unbroken.evaluate(split="all", settings=BitsPerDimConfig(steps=1), out=tmp_path / "x.json", device="cpu")

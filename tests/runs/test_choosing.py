@@ -18,6 +18,7 @@ from triptych.cli.main import main
 from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.errors import ConfigError, DataError
 from triptych.engine.distributed import close_world
+from triptych.engine.run_directory import RunDirectory
 from triptych.recipes.catalogue import load_recipe
 from triptych.runs import choosing
 from triptych.runs.choosing import Candidate, Choice, as_json, as_toml, augmentation, choose, few, settings_for
@@ -36,6 +37,7 @@ def machine(monkeypatch):
 
     def of(rate: float, *, grid: float = 10.0, memory=MEMORY) -> None:
         def measured(config, *, directory, device, say, seconds=0.0):
+            RunDirectory(Path(directory)).check()  # as a plan does
             train = config.train
             return dataclasses.replace(
                 PLAN,
@@ -64,7 +66,7 @@ def machine(monkeypatch):
 
 
 def chosen(seen: Look, hours: float = 6.0, **given) -> Choice:
-    return choose(seen, hours=hours, device="cpu", **given)
+    return choose(seen, hours=hours, directory="runs/of/nobody", device="cpu", **given)
 
 
 # What is seen
@@ -400,6 +402,19 @@ def test_init_and_then_train_without_another_flag(machine, tmp_path, monkeypatch
     assert main(["train", "--config", "photos.toml", "--device", "cpu"]) == 0
     close_world()
     assert (tmp_path / "there/checkpoints/000000008").is_dir()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "there").rename(tmp_path / "runs/there")
+    again = ["init", "photos", "--hours", "0.011", "--device", "cpu", "--out", "again.toml"]
+    assert main(again) == 0, "beside the runs that are there"
+    assert tomllib.loads(Path("again.toml").read_text())["run"] == "runs/photos"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/letter.txt").touch()
+    for run, line in (
+        ("runs/there", "--run: got 'runs/there', which is a run already"),
+        ("mine", "mine is not a run: it has no"),
+    ):
+        assert main([*again, "--out", "third.toml", "--run", run]) == 2
+        assert line in capsys.readouterr().err and not Path("third.toml").exists()
 
 
 @pytest.mark.parametrize(

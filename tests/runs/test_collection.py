@@ -131,7 +131,7 @@ def test_what_classes_lack_is_said_in_the_words_of_the_verb(tmp_path: Path) -> N
     (tmp_path / "loose/1.png").rename(tmp_path / "loose/a/1.png")
     (tmp_path / "loose/empty").mkdir()
     with pytest.raises(
-        DataError, match="loose/empty: a sub-folder without images, but sub-folders are classes: remove it, or set classes$"
+        DataError, match="loose/empty: a sub-folder without images, but sub-folders are classes: move it elsewhere, or set classes$"
     ):
         opened(loose, "folder")
     unlabelled, images = tmp_path / "records", np.stack([picture(8, 8)])

@@ -12,8 +12,10 @@ from tests.contract.shrink import BATCH, light
 from triptych.engine.loop import Loop
 from triptych.runs import train
 
+SLOW = ["adm-mnist", "dit-b-2", "edm2-digits", "stylegan2-digits"]
 
-@pytest.mark.parametrize("name", ["adm-mnist", "dit-b-2", "edm2-digits", "glow-digits", "stylegan2-digits"])
+
+@pytest.mark.parametrize("name", ["glow-digits", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_only_the_first_iteration_compiles(name, tmp_path, monkeypatch):
     graphs = [0]
 

@@ -96,6 +96,7 @@ def write_cut(folder: Path, clip: int, t: int, window: tuple[slice, slice], *, n
         write(folder / "images" / f"{name}.png", encoded(frame(clip, t)[window]))
 
 
+@pytest.mark.slow
 def test_clips_and_styles_are_cut_as_in_training(run: Run, tmp_path: Path) -> None:
     whole, style = write_faces(tmp_path / "in", {0: 3, 1: 2}, extent=EXTENT), write_faces(tmp_path / "style", {4: 2}, extent=EXTENT)
     shutil.rmtree(whole / "images")
@@ -120,6 +121,7 @@ def test_clips_and_styles_are_cut_as_in_training(run: Run, tmp_path: Path) -> No
     assert not np.array_equal(run.translate(whole, style=other, **CPU).images[0], opened(out / "c0/0.png")[None])
 
 
+@pytest.mark.slow
 def test_the_same_seed_trains_the_same_run(run: Run, tmp_path: Path) -> None:
     again = train(run.config, tmp_path / "again", **CPU)
     one, other = (load_checkpoint(checkpoint_path(each.directory / "checkpoints", 1)).hashes for each in (run, again))
@@ -131,6 +133,7 @@ def test_held_out_clips_are_cut_too(run: Run) -> None:
     assert made.shape == (1, SIDE, SIDE, 3)
 
 
+@pytest.mark.slow
 def test_people_are_cut_out_by_their_maps(root: Path, tmp_path: Path) -> None:
     people = {"densepose": "dense", "conditions": ("sketch",), "cut_out": "person", "image_size": 2 * SIDE}
     trained = train(config(write_people(root / "people", (4, 4, 4)), **people), root / "people-run", **CPU)

@@ -101,9 +101,7 @@ def test_what_cannot_be_applied() -> None:
     assert str(caught.value) == 'direction: unknown direction "smilng"; did you mean "smiling"? (there is smiling, young)'
     other = Latents(latents.arrays[:1], None)
     for call in (lambda: directions.applied(other, {"young": 1}), lambda: directions.project(other, "young")):
-        with pytest.raises(
-            ConfigError, match=r"are those of latents of the shapes \[\(2, 3, 3\), \(7,\)\], but these have \[\(2, 3, 3\)\]"
-        ):
+        with pytest.raises(ConfigError, match="are those of latents of 2x3x3, 7 numbers, but these have 2x3x3$"):
             call()
     with pytest.raises(ConfigError, match="got the strength 1e\\+39 for young, expected finite numbers"):
         directions.applied(latents, {"young": 1e39})
@@ -340,6 +338,7 @@ def coder_directions(latents: Latents) -> Directions:
     return directions_of(latents, {"a": np.arange(len(latents)) < 2})
 
 
+@pytest.mark.slow
 def test_a_diffusion_model(tmp_path: Path) -> None:
     """Directions are made of latents alone, so every encoder has them."""
     config = shrunk("adm-digits").updated({"train": {"total_images": BATCH}})

@@ -188,7 +188,7 @@ def test_the_source_itself(tmp_path: Path, folder: Path) -> None:
     (folder / "bird").mkdir()
     found = looked(folder)
     assert not found.fit and named(found) == {
-        "labels": [f"{folder}/bird: a sub-folder without images, but sub-folders are classes: remove it, or set --labels"]
+        "labels": [f"{folder}/bird: a sub-folder without images, but sub-folders are classes: move it elsewhere, or set --labels"]
     }
     assert looked(folder, labels="none").fit
     (tmp_path / "nothing").mkdir()

@@ -59,6 +59,7 @@ def held_out(run: Run, numbers: list[int]) -> tuple[DiffusionModel, Batch, Rng]:
 NUMBERS = [0, 18, 36, 54, 72]  # five of ninety
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "clip"), [(None, True), (5, True), ("ddim4", False)])
 def test_the_bound_is_that_of_the_model(trained: Run, tmp_path: Path, steps: int | str | None, clip: bool) -> None:
     model, batch, rng = held_out(trained, NUMBERS)
@@ -87,6 +88,7 @@ def test_the_flow_is_that_of_the_model(trained: Run) -> None:
     assert found.figures["bits-per-dim"]["bits_per_dim"] == pytest.approx(-float(direct.mean()) / (64 * math.log(2)), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_files_say_what_was_measured(trained: Run) -> None:
     found = measured(trained)
     assert found.out.parent == trained.directory / "evaluations"
@@ -105,6 +107,7 @@ def test_the_files_say_what_was_measured(trained: Run) -> None:
     assert measured(trained).out == found.out and measured(trained, seed=1).out != found.out
 
 
+@pytest.mark.slow
 def test_an_image_does_not_depend_on_its_batch_or_on_the_count(trained: Run) -> None:
     one = measured(trained, batch_size=1)
     np.testing.assert_allclose(measured(trained, batch_size=5).arrays["bits_per_dim"], one.arrays["bits_per_dim"], rtol=1e-5)
@@ -131,6 +134,7 @@ def test_nothing_is_rounded_to_tf32(trained: Run, tmp_path: Path, monkeypatch: p
         convolutions.fp32_precision = before
 
 
+@pytest.mark.slow
 def test_an_interrupted_evaluation_goes_on(trained: Run, tmp_path: Path) -> None:
     whole, seen = measured(trained, count=9, out=tmp_path / "whole.json"), []
 
@@ -155,6 +159,7 @@ def test_an_interrupted_evaluation_goes_on(trained: Run, tmp_path: Path) -> None
     assert other[0] == 0  # pieces of another seed are not taken up
 
 
+@pytest.mark.slow
 def test_splits(trained: Run, tmp_path: Path) -> None:
     training, everything = (measured(trained, split=split, count=3, out=tmp_path / "a.json") for split in ("train", "all"))
     assert training.document["data"]["available"] == 1707 and everything.document["data"]["available"] == 1797
@@ -279,6 +284,7 @@ def test_a_full_disk(trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         measured(trained, out=tmp_path / "a.json")
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("torchrun")
 def test_two_processes_find_the_same(trained: Run, tmp_path: Path) -> None:
     out = tmp_path / "two.json"

@@ -93,6 +93,7 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
     assert np.abs(found.astype(int) - expected.astype(int)).max() <= 1
 
 
+@pytest.mark.slow
 def test_clips_look_like_their_style_and_go_on_from_where_they_were(run: Run, tmp_path: Path) -> None:
     maps, style, out = write_maps(tmp_path / "in", {"a": 4, "b": 3}) / "labels", write_style(tmp_path / "style"), tmp_path / "out"
     expected = {
@@ -162,6 +163,7 @@ def test_style_images_have_one_size_that_of_their_maps_and_of_the_frames(run: Ru
         run.translate(None, count=1, **held_out, **CPU)
 
 
+@pytest.mark.slow
 def test_nothing_is_learned_for_what_cannot_be_made_or_is_there(run: Run, tmp_path: Path) -> None:
     maps, style, told = write_maps(tmp_path / "in", {"a": 2}), write_style(tmp_path / "style", 1), list[tuple[float, float]]()
     given: dict[str, Any] = {"style": style, "settings": FewShotTranslationConfig(finetune=3), **CPU}
@@ -185,6 +187,7 @@ def test_held_out_clips_have_references_of_their_own_but_for_other_style_images(
     assert own.shape == other.shape == (1, SIDE, SIDE, 3) and np.abs(own.astype(int) - other.astype(int)).max() > 2
 
 
+@pytest.mark.slow
 def test_finetuning_brings_frames_nearer_to_the_style_and_leaves_the_run_alone(run: Run, tmp_path: Path) -> None:
     style = write_style(tmp_path / "style", 1)
     maps = tmp_path / "in" / "labels"
@@ -209,6 +212,7 @@ def test_finetuning_brings_frames_nearer_to_the_style_and_leaves_the_run_alone(r
     assert np.abs(tuned.astype(int) - plain.astype(int)).max() > 20
 
 
+@pytest.mark.slow
 def test_a_lazy_penalty_has_its_steps_in_finetuning_too(tmp_path: Path, run: Run) -> None:
     penalised = replace(run.config.model, penalty=PenaltyConfig(r1_gamma=1.0, every=2))  # type: ignore[type-var]
     config = replace(run.config, model=penalised, train=replace(run.config.train, validate_every=None, sample_every=None))

@@ -117,6 +117,7 @@ def seen(image: np.ndarray) -> torch.Tensor:
     return (torch.from_numpy(image.copy()).permute(2, 0, 1)[None] + 0.5) / 127.5 - 1
 
 
+@pytest.mark.slow
 def test_first_frames_are_those_of_the_run_and_are_shown_to_the_next_ones(clips: Run, tmp_path: Path) -> None:
     other, given = single(tmp_path / "single"), write_clips(tmp_path / "in", images=False)
 
@@ -146,6 +147,7 @@ def test_first_frames_are_those_of_the_run_and_are_shown_to_the_next_ones(clips:
     assert np.abs(((third + 1) * 127.5).clamp(0, 255).permute(1, 2, 0).numpy() - made[0][2]).max() < 1.5
 
 
+@pytest.mark.slow
 def test_a_run_that_is_kept_begins_all_clips(clips: Run, tmp_path: Path) -> None:
     other, given = single(tmp_path / "single"), write_clips(tmp_path / "in", images=False)
     plain = clips.translate(given, **CPU).images

@@ -112,6 +112,7 @@ def test_a_recipe_measures_its_samples(name):
     assert train.evaluate_every % train.checkpoint_every == 0 and 10 <= train.total_images / train.evaluate_every <= 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["r3gan-digits", "stylegan2-photos64"])
 def test_a_recipe_needs_no_file_for_that(name, tmp_path, monkeypatch):
     """Without any network's weights it is random ones that choose the best checkpoint, and the log says how to get others."""

@@ -34,6 +34,7 @@ def settings_of(run: Run, **changes: object) -> Config:
     return sampling.updated(SETTINGS | changes)
 
 
+@pytest.mark.slow
 def test_a_classifier_leads_and_its_labels_are_kept(runs: dict[str, Path], tmp_path: Path) -> None:
     run = open_run(runs["plain"])
     settings = settings_of(run)
@@ -54,6 +55,7 @@ def test_away_from_a_weaker_run(runs: dict[str, Path]) -> None:
     assert not np.array_equal(plain.images, led.images)
 
 
+@pytest.mark.slow
 def test_pieces_of_another_guide_are_not_taken_up(runs: dict[str, Path]) -> None:
     """What identifies a request on disk includes the hash of the guide's weights."""
     run = open_run(runs["plain"])
@@ -70,6 +72,7 @@ def test_pieces_of_another_guide_are_not_taken_up(runs: dict[str, Path]) -> None
     assert set(origin) == {"images", "weights", "hash"}
 
 
+@pytest.mark.slow
 def test_what_is_refused(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = open_run(runs["plain"])
     with pytest.raises(ConfigError, match=r"guide_with: got a weaker model beside a classifier \(guide\); give one of them"):

@@ -19,6 +19,7 @@ from triptych.core.errors import CheckpointError
 from triptych.core.images import to_uint8
 from triptych.core.model import Model, seeded_build
 from triptych.core.rng import Rng
+from triptych.engine.run_directory import RunDirectory
 from triptych.gans.spade import SPADE, SPADEGenerator, SPADEGeneratorConfig
 from triptych.interop.imaginaire import from_state_dict
 from triptych.interop.imaginaire.experiment import read_experiment
@@ -88,13 +89,22 @@ def write_clips(root: Path, *, count: int = 2, frames: int = FRAMES, images: boo
     return root
 
 
-def test_weights_of_first_frames_are_a_run_of_their_own() -> None:
+@pytest.mark.slow
+def test_weights_of_first_frames_are_a_run_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    written, write_config = list[str](), RunDirectory.write_config
+
+    def noted(self: RunDirectory, document: dict[str, Any]) -> None:
+        written.append(self.root.name)
+        write_config(self, document)
+
+    monkeypatch.setattr(RunDirectory, "write_config", noted)
     values = changed(VIDEOS["world"], changed(SMALL, GUIDED))
     model, single = model_of(values), drawn(lambda: SPADEGenerator(SINGLE, label_channels=CLASSES))
     content, lines = checkpoint(model), list[str]()
     content["net_G"] |= {f"module.single_image_model.{key}": tensor for key, tensor in single.state_dict().items()}
     run = imported(values, content, report=lines.append)
     assert "the model of first frames is a run of its own, run/first_frames, which triptych translate and evaluate take" in lines
+    assert written == ["first_frames", "run"], "an import that is killed between the two is done again"
     found = run.load(device="cpu").state_dict()
     assert all(torch.equal(found[name], tensor) for name, tensor in model.state_dict().items())
     assert not [name for name in found if "single_image_model" in name]
@@ -110,6 +120,7 @@ def test_weights_of_first_frames_are_a_run_of_their_own() -> None:
     assert np.array_equal(made[1], second), "two frames are the SPADE's, as published"
 
 
+@pytest.mark.slow
 def test_averages_have_weights_of_first_frames_too() -> None:
     averaged = {"trainer": {"model_average_config": {"enabled": True}}}
     values = changed(VIDEOS["world"], changed(changed(SMALL, GUIDED), averaged))
@@ -136,6 +147,7 @@ def test_weights_that_are_no_spade_are_refused() -> None:
         imported(values, content)
 
 
+@pytest.mark.slow
 def test_an_average_of_few_shot_vid2vid() -> None:
     """Its references have the variance that averages were made with, and the second name of its flow network is left out."""
     hyper = {"num_hyper_layers": 1, "num_fc_layers": 1}

@@ -99,6 +99,7 @@ def test_weights_averages_and_translations(model: str) -> None:
     assert (made[0] - made[1]).abs().max() < TOLERANCE < (made[0] - made[2]).abs().max()
 
 
+@pytest.mark.slow
 def test_without_an_average_and_without_a_discriminator() -> None:
     live, _ = trained("munit")
     lines: list[str] = []
@@ -145,6 +146,7 @@ def test_a_file_without_data_and_labels_needs_weights_that_fit() -> None:
         imported("spade", checkpoint(live), values)
 
 
+@pytest.mark.slow
 def test_the_networks_are_those_of_the_weights() -> None:
     """What the file leaves out, and would else be as published, comes from the shapes."""
     values = changed(small("unit"), {"gen": {"num_filters": None}, "dis": {"num_filters": None, "max_num_filters": None}})
@@ -226,6 +228,7 @@ def test_the_weights_of_another_model_are_named(model: str, other: str) -> None:
         imported(model, checkpoint(*trained(other)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_every_cut_checkpoint_is_refused(model: str) -> None:
     """Without a tensor, or with one of another number of axes."""
@@ -340,6 +343,7 @@ def short(**changes: Any) -> dict[str, Any]:
     return changed(changed(small("unit"), base), changes)
 
 
+@pytest.mark.slow
 def test_a_run_with_settings_alone_is_trained() -> None:
     for part, count in (("train", 6), ("val", 2)):
         for domain in "ab":
@@ -359,6 +363,7 @@ def test_a_run_with_settings_alone_is_trained() -> None:
         import_run(Path("c.yaml"), "run", program="imaginaire")
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_an_imported_average() -> None:
     """On images of 32 pixels, which the small networks take; the rate of the average is so high that it hardly moves."""
     for domain in "ab":

@@ -93,6 +93,7 @@ def test_it_samples(run: Run) -> None:
         run.load(checkpoint="best", device="cpu")
 
 
+@pytest.mark.slow
 def test_it_trains_and_resumes(run: Run, file: Path, tmp_path: Path) -> None:
     train(on_digits(run, 6), run.directory, device="cpu")
     log = (run.directory / "log.txt").read_text()
@@ -137,6 +138,7 @@ def test_a_damaged_newer_checkpoint(run: Run) -> None:
     assert all(torch.equal(tensors[f"network.{name}"], tensor) for name, tensor in diffusion_weights(classes=10).items())
 
 
+@pytest.mark.slow
 def test_weights_with_their_average(file: Path, tmp_path: Path) -> None:
     average = {name: tensor + 1 for name, tensor in diffusion_weights(classes=10).items()}
     ema = saved(tmp_path / "ema_0.999_500000.pt", average)
@@ -233,6 +235,7 @@ def test_export_and_import(run: Run, tmp_path: Path) -> None:
     assert dataclasses.replace(model, sampling=original.sampling) == original and back.spec == run.spec
 
 
+@pytest.mark.slow
 def test_export_of_chosen_weights(run: Run, tmp_path: Path) -> None:
     train(on_digits(run, 12), run.directory, device="cpu")
     trained = open_run(run.directory)

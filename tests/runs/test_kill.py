@@ -7,6 +7,8 @@ import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import pytest
+
 from tests.processes import forked
 from triptych.cli.main import main
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
@@ -38,6 +40,7 @@ def wait_until(happened, process: BaseProcess) -> None:
         time.sleep(0.0005)
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_with_the_bytes_of_an_unbroken_one(tmp_path):
     assert ends_well(start(tmp_path / "unbroken"))
     killed, moments = tmp_path / "killed", random.Random(0)

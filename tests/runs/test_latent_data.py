@@ -117,6 +117,7 @@ def test_a_finished_file_is_left_alone_and_another_one_is_not(folder: Path):
     assert not encoded(folder, "plain.npz", flip=True).already, "with mirrored images"
 
 
+@pytest.mark.slow
 def test_changed_images_and_classes_are_encoded_anew(folder: Path, tmp_path: Path):
     shutil.copytree(folder / "images", tmp_path / "images")
     out = tmp_path / "latents.npz"
@@ -355,6 +356,7 @@ def test_a_latent_run_is_measured_by_its_images(folder: Path, run: Run):
     assert len(model_reference(run, split="validation")) + len(real) == COUNT
 
 
+@pytest.mark.slow
 def test_a_latent_run_goes_on_and_can_be_guided(folder: Path, run: Run):
     guided = run.sample(2, device="cpu", guide_with=run.directory, settings=replace(run.load(device="cpu").sampling, guidance_scale=2.0))  # type: ignore[arg-type]
     assert guided.images.shape == (2, SIDE, SIDE, 3)
@@ -385,6 +387,7 @@ def moved(run: Run, place: Path, *, autoencoder: Path, copy: bool = True) -> Pat
     return place
 
 
+@pytest.mark.slow
 def test_a_latent_run_has_its_autoencoder_with_it(folder: Path, run: Run, tmp_path: Path):
     place = moved(run, tmp_path / "alone", autoencoder=tmp_path / "gone")
     assert np.array_equal(open_run(place).sample(3, device="cpu").images, run.sample(3, device="cpu").images)
@@ -464,6 +467,7 @@ def test_models_of_images_within_bounds_are_refused(folder: Path, tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_images_go_to_noise_and_back_by_way_of_the_latents(folder: Path, run: Run):
     coder = run.coder(settings=EncodingConfig(steps=50), device="cpu")
     images = np.stack([np.asarray(Image.open(path)) for path in sorted((folder / "images/a").glob("*.png"))[:2]])
@@ -476,6 +480,7 @@ def test_images_go_to_noise_and_back_by_way_of_the_latents(folder: Path, run: Ru
     assert np.abs(through[0] - through[1]).mean() > 4
 
 
+@pytest.mark.slow
 def test_a_run_without_latents_of_images_does_not_encode(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     config = latent_config(folder)
     data = replace(config.data, path=str(folder / "images"), image_size=8)

@@ -58,6 +58,7 @@ def documented(root: Path) -> tuple[Any, Any]:
     return document["train"]["microbatch"], document.get("asked")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_microbatch_that_it_found(tmp_path, room):
     root, sizes = tmp_path / "run", room(3)
     train(config(), root, device="cpu")
@@ -81,6 +82,7 @@ def test_a_run_goes_on_with_the_microbatch_that_it_found(tmp_path, room):
     assert "train.microbatch changed from 2 to 4" in (root / "log.txt").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_on_auto_is_the_run_that_was_given_the_number(tmp_path, room):
     sizes = room(4)
     train(config(microbatch="auto"), tmp_path / "auto", device="cpu")

@@ -30,6 +30,7 @@ def made(run: Run, count: int, **request: Any) -> ModelImages:
     return maker.made(opened, count)
 
 
+@pytest.mark.slow
 def test_a_sample_is_the_same_to_the_bit_whoever_asks(tiny: Any) -> None:
     run = tiny("adm-digits")
     whole = made(run, 40)

@@ -230,6 +230,7 @@ def visible(folder: Path) -> Iterator[Path]:
     )
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_what_is_there_is_whole_and_the_same_command_goes_on(case: Case, tmp_path: Path) -> None:
     case.act(tmp_path / "unbroken" / case.out, nothing)
     expected = contents(tmp_path / "unbroken")
@@ -251,6 +252,7 @@ FLAGS = "--image_size 16 --num_channels 32 --num_res_blocks 1 --channel_mult 1,2
 FLAGS += "--resblock_updown True --learn_sigma True"
 
 
+@pytest.mark.slow
 def test_an_import_that_is_killed_is_whole_or_done_again(tmp_path: Path) -> None:
     torch.save(diffusion_weights(classes=10), tmp_path / "model.pt")
     operation, cut_short, expected = 0, 0, None

@@ -292,6 +292,7 @@ def test_the_fingerprint_knows_other_images(tmp_path):
 # One run -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_the_pack_to_the_bit(tmp_path):
     """Trained on the pack, and on the source and then on the pack: the same weights; and the log says that the images are the same."""
     config = settings(classes(tmp_path), image_size=8, augment="shift")

@@ -250,6 +250,7 @@ def test_operations_of_penalties_are_counted(recipe):
         assert _operations(loop, loop.iterations(batches)) > 1e4
 
 
+@pytest.mark.slow
 def test_clips_are_as_long_as_in_the_middle_of_the_run():
     """There they have four frames; the first ones have three."""
     loop = loop_of("vid2vid-maps64", total_images=100, batch_size=1)
@@ -273,6 +274,7 @@ def here(task: Task) -> dict:
     return planning.found_in(json.loads(json.dumps(measure(Task(**json.loads(json.dumps(dataclasses.asdict(task))))))))
 
 
+@pytest.mark.slow
 def test_a_plan_is_measured_and_touches_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(planning, "measured_apart", here)
@@ -315,6 +317,7 @@ def test_what_a_run_refuses_its_plan_refuses_too(tmp_path):
             plan(run.config.updated(changes), directory=run.directory, device="cpu", say=pytest.fail)
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_cut_is_measured_with_one_and_with_two_microbatches(tmp_path):
     task = Task(small(tmp_path).to_dict(), "cpu", (2, 4), 2, 0.01)
     found = here(task)
@@ -354,6 +357,7 @@ def test_errors_come_back_as_they_were(answer, raised):
     assert getattr(caught.value, "setting", "") == answer["setting"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="reads /proc")
 def test_a_plan_that_is_killed_leaves_no_process(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

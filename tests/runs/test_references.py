@@ -156,6 +156,7 @@ def embed_together(path: Path, out: Path) -> int:
     return 0
 
 
+@pytest.mark.slow
 def test_two_processes_find_what_one_finds(file: Path, tmp_path: Path) -> None:
     (tmp_path / "together").mkdir()
     run_together(2, embed_together, file, tmp_path / "together")

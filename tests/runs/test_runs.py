@@ -64,6 +64,7 @@ def test_an_epoch_is_as_long_as_the_training_images(tmp_path):
     assert json.loads((run.directory / "config.json").read_text())["optim"]["decay_every"] == 1
 
 
+@pytest.mark.slow
 def test_a_run_holds_what_the_format_says(trained):
     root = trained.directory
     document = json.loads((root / "config.json").read_text())
@@ -140,6 +141,7 @@ def test_a_changed_length_says_what_becomes_of_the_learning_rate():
     assert line == "train.total_images changed from 64000000 to 100000"
 
 
+@pytest.mark.slow
 def test_weights_and_checkpoints_are_chosen_by_name(trained):
     assert trained.checkpoints()[-3:] == [12, 18, 24]
     raw, average = (trained.tensors(weights=w) for w in ("raw", "ema-0.999"))
@@ -173,6 +175,7 @@ def test_the_same_command_goes_on(tmp_path):
     assert [line.get("resumed_at") for line in map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())].count(6) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -237,6 +240,7 @@ def test_counts_at_an_anchor_size_are_those_of_one_process(tmp_path):
     assert again.checkpoints()[-1] == 72, "the same command goes on"
 
 
+@pytest.mark.slow
 def test_a_randomized_seed_is_recorded_and_kept(tmp_path):
     wish = config(train={"randomized_seed": True, "total_images": BATCH})
     first = train(wish, tmp_path / "a", device="cpu").config.train.seed
@@ -257,6 +261,7 @@ def test_init_from_takes_what_fits_and_names_the_rest(trained, tmp_path):
     assert not torch.allclose(build(other, run.spec).state_dict()[name], trained.tensors()[name], atol=0.02)
 
 
+@pytest.mark.slow
 def test_init_from_names_ten_tensors_that_do_not_fit(trained):
     model = build(trained.config.updated({"model": {"network": {"num_channels": 64}}}), trained.spec)
     _, *lines, more = initialize_from(model, trained.directory)
@@ -310,6 +315,7 @@ def test_more_samples_than_the_memory_holds_are_refused(trained, tmp_path, monke
     sampling.require_room(10**12, trained.spec)
 
 
+@pytest.mark.slow
 def test_samples_are_written_in_every_form(trained, tmp_path):
     kept = trained.sample(7, seed=3, labels=[3, 7], batch_size=4, device="cpu")
     assert kept.labels.tolist() == [3, 7, 3, 7, 3, 7, 3]
@@ -334,6 +340,7 @@ def test_samples_are_written_in_every_form(trained, tmp_path):
     assert not np.array_equal(trained.sample(2, seed=4, labels=[3], device="cpu").images, kept.images[:2])
 
 
+@pytest.mark.slow
 def test_an_interrupted_long_sampling_goes_on(trained, tmp_path, monkeypatch):
     whole = trained.sample(9, seed=5, batch_size=2, device="cpu")
 
@@ -503,6 +510,7 @@ def test_a_checkpoint_of_another_model_is_refused(trained, tmp_path):
         open_run(tmp_path / "nothing")
 
 
+@pytest.mark.slow
 def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_used(tmp_path):
     start = config(train={"checkpoint_every": BATCH, "total_images": 3 * BATCH}, optim={"schedule": "constant"})
     train(start, tmp_path / "run", device="cpu")
@@ -540,6 +548,7 @@ def test_a_signal_saves_and_ends_normally(tmp_path, name):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
 def test_a_signal_to_every_process_of_a_job_saves_too(tmp_path, name):
     """Loader processes wait for the training to end them."""
@@ -564,6 +573,7 @@ def test_bf16_and_compile_train(tmp_path):
     assert line["denoise/loss"] == pytest.approx(read_metrics(exact.directory / "metrics.jsonl")[0]["denoise/loss"], rel=0.02)
 
 
+@pytest.mark.slow
 def test_a_run_keeps_the_precision_that_suited_where_it_began(tmp_path, monkeypatch):
     def logged() -> str:
         return (tmp_path / "run/log.txt").read_text()
@@ -587,6 +597,7 @@ def test_a_run_keeps_the_precision_that_suited_where_it_began(tmp_path, monkeypa
     assert train(auto, tmp_path / "other", device="cpu").config.train.precision == "float32"
 
 
+@pytest.mark.slow
 def test_a_profile_is_written(tmp_path):
     run = train(config(train={"profile_steps": 2, "total_images": 6 * BATCH}), tmp_path / "run", device="cpu")
     trace = json.loads((run.directory / "profile/trace.json").read_text())

@@ -58,6 +58,7 @@ def weights(data: DataConfig, run: Path) -> dict[str, torch.Tensor]:
     return open_run(run).tensors()
 
 
+@pytest.mark.slow
 def test_the_same_images_in_six_sources_give_the_same_run(tmp_path):
     places = sources(tmp_path)
     assert len(places) == 7

@@ -70,6 +70,7 @@ def _embedded(embedder: Any, pixels: np.ndarray) -> np.ndarray:
     return np.concatenate([embedder(torch.from_numpy(part))["features"].numpy() for part in np.array_split(pixels, 3)])
 
 
+@pytest.mark.slow
 def test_a_run_against_its_training_images_is_measured_once(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tiny("adm-digits")
     given = {"metrics": ["frechet", "precision"], "features": "random", "count": 40, **asked(run)}
@@ -89,6 +90,7 @@ def test_a_run_against_its_training_images_is_measured_once(tiny: Any, monkeypat
         run.score(**given | {"count": 41})
 
 
+@pytest.mark.slow
 def test_other_metrics_of_the_same_images_do_not_draw_them_again(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tiny("adm-digits")
     given = {"features": "random", "count": 33, "settings": SETTINGS, **asked(run)}
@@ -98,6 +100,7 @@ def test_other_metrics_of_the_same_images_do_not_draw_them_again(tiny: Any, monk
     assert set(scores.figures) == {"kid", "recall"} and not scores.already
 
 
+@pytest.mark.slow
 def test_an_interrupted_score_goes_on_and_a_guide_or_labels_make_another(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tiny("adm-digits")
     given = {"metrics": ["frechet"], "features": "random", "count": 100, "reference": None, **asked(run, seed=5)}
@@ -166,6 +169,7 @@ def test_a_reference_may_be_a_run_or_a_folder_cut_as_the_run(tiny: Any, tmp_path
     assert scores.protocol["reference"]["size"] == [8, 8] and scores.protocol["reference"]["channels"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["upsample-digits", "spade-camvid", "munit-mnist", "funit-omniglot", "glow-digits"])
 def test_models_of_every_kind(tiny: Any, recipe: str) -> None:
     run = tiny(recipe)
@@ -217,6 +221,7 @@ def test_refusals(tiny: Any, tmp_path: Path) -> None:
     assert fine.protocol["reference"]["size"] == [8, 8]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["samples", "samples.npz"])
 def test_kept_samples_are_those_that_are_measured(tiny: Any, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run, place = tiny("adm-digits"), tmp_path / name

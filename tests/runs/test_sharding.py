@@ -21,7 +21,7 @@ from triptych.evaluation.bits_per_dim import BitsPerDimConfig
 from triptych.runs import open_run
 from triptych.runs.interchange import export_run
 
-pytestmark = [pytest.mark.xdist_group("torchrun"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("torchrun"), pytest.mark.timeout(900)]
 WHICH = ("raw", "ema-0.9", "ema-length-0.1")
 TRAINED = [("full-2", 2, name) for name in RECIPES] + [("hybrid", 4, name) for name in (RECIPES[0], CHANGING)]
 

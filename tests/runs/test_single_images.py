@@ -37,6 +37,7 @@ def made(run: Run, count: int, **request: Any) -> ModelImages:
     return maker_of(run, ImageRequest(**request)).made(run.open(Loading(device="cpu")), count)
 
 
+@pytest.mark.slow
 def test_the_truth_of_translations(tiny: Any) -> None:
     run = tiny("spade-camvid")
     scores = run.score(metrics=["psnr", "ssim", "ms-ssim"], device="cpu")
@@ -52,6 +53,7 @@ def test_the_truth_of_translations(tiny: Any) -> None:
     assert scores.protocol["count"] == 8 and scores.protocol["reference"] is None and scores.protocol["network"] is None
 
 
+@pytest.mark.slow
 def test_enlarged_images_and_two_sets_of_as_many(tiny: Any, tmp_path: Path) -> None:
     run = tiny("upsample-digits")
     settings = run.config.model.sampling.updated(FAST)
@@ -68,6 +70,7 @@ def test_enlarged_images_and_two_sets_of_as_many(tiny: Any, tmp_path: Path) -> N
         score(tmp_path / "made.npz", tmp_path / "fewer.npz", metrics=["psnr"], device="cpu")
 
 
+@pytest.mark.slow
 def test_diversity_compares_the_answers_to_one_input(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of LPIPS the mean squared difference of the answers: it would be zero if those of two inputs were mixed up."""
     monkeypatch.setitem(PAIR_METRICS, "diversity", _spread())  # type: ignore[arg-type]
@@ -95,6 +98,7 @@ def _spread() -> PairMetric:
     )
 
 
+@pytest.mark.slow
 def test_label_maps_of_a_segmenter(tiny: Any, tmp_path: Path) -> None:
     run, folder = tiny("spade-camvid"), tmp_path / "maps"
     folder.mkdir()
@@ -120,6 +124,7 @@ def test_label_maps_of_a_segmenter(tiny: Any, tmp_path: Path) -> None:
         run.score(metrics=["mean-iou"], device="cpu")
 
 
+@pytest.mark.slow
 def test_the_classes_that_a_classifier_sees(tiny: Any, tmp_path: Path) -> None:
     run, judge = tiny("adm-digits"), tiny("classifier-digits")
     request = ImageRequest(settings=run.config.model.sampling.updated(FAST), labels=["3", 7])
@@ -172,6 +177,7 @@ def test_a_classifier_of_other_images_is_refused(tiny: Any) -> None:
         open_classifier(tiny("classifier-digits").directory, size=(16, 32), channels=3, world=World(0, 1, torch.device("cpu")))
 
 
+@pytest.mark.slow
 def test_another_truth_or_other_classes_are_measured_anew(tiny: Any, tmp_path: Path) -> None:
     """What was found at the images is kept; it depends on what is beside them too."""
     images = np.random.default_rng(0).integers(0, 256, (10, 8, 8, 1), dtype=np.uint8)

@@ -66,6 +66,7 @@ class Spy:
         monkeypatch.setattr(ADM, "sample", spied)
 
 
+@pytest.mark.slow
 def test_a_signal_ends_the_final_grid_between_two_steps_and_the_next_start_draws_it(trained, tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patched:
         spy = Spy(patched, at=6, happens=send)
@@ -81,6 +82,7 @@ def test_a_signal_ends_the_final_grid_between_two_steps_and_the_next_start_draws
     assert np.array_equal(samples(tmp_path / "run"), samples(trained.directory))
 
 
+@pytest.mark.slow
 def test_grids_are_drawn_in_microbatches_whose_size_does_not_show(trained, tmp_path, monkeypatch):
     batches = {}
     for microbatch in (None, 4):
@@ -97,6 +99,7 @@ def test_grids_are_drawn_in_microbatches_whose_size_does_not_show(trained, tmp_p
     assert batches == {None: [5], 4: [4, 1]}
 
 
+@pytest.mark.slow
 def test_a_start_that_waits_for_a_file_ends_at_once(trained, tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe")
 
@@ -111,6 +114,7 @@ def test_a_start_that_waits_for_a_file_ends_at_once(trained, tmp_path, monkeypat
         train(config(total_images=2 * BATCH), trained.directory, device="cpu")
 
 
+@pytest.mark.slow
 def test_a_second_signal_says_what_is_saved(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("triptych.engine.signals._SAME_WISH_SECONDS", 0.0)
 

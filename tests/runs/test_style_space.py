@@ -22,6 +22,7 @@ from triptych.gans.stylegan2 import StyleGAN2Config, StyleGAN2Sampling
 from triptych.nn.feature_networks import required_tensors
 from triptych.recipes.config import RunConfig
 from triptych.runs import Latents, Run, train
+from triptych.runs.directions import read_directions
 from triptych.runs.latents import read_latents
 from triptych.runs.mixing import first_style, mixed
 
@@ -62,6 +63,7 @@ def test_the_ends_of_a_walk_are_the_samples(run: Run) -> None:
     np.testing.assert_array_equal(halfway, way.images[2])
 
 
+@pytest.mark.slow
 def test_samples_by_number_are_those_that_are_drawn(run: Run) -> None:
     for noise in ("random", "fixed", "none"):
         picked = run.edit(None, pick=[7, 0, 10], seed=3, settings=StyleGAN2Sampling(noise=noise), device="cpu", batch_size=2)  # type: ignore[arg-type]
@@ -77,6 +79,23 @@ def test_a_flow_has_latents_of_its_samples_too(tmp_path: Path) -> None:
     plain = glow.sample(6, seed=2, device="cpu").images
     way = glow.edit(None, between=(5, 1), count=3, seed=2, device="cpu").images
     assert np.abs(way[[0, 2]].astype(int) - plain[[5, 1]]).max() <= 1  # of another batch
+
+
+def test_directions_move_styles_and_no_noise(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "images.npz", arr_0=samples(run), arr_1=np.arange(12) % 2)
+    encode = ["encode", run.directory, tmp_path / "images.npz", "--steps", 3, "--directions", "--out", tmp_path / "latents.npz"]
+    for more in ((), ("--noise-maps",)):
+        assert command(*encode, *more) == 0
+        assert [array.shape for array in read_directions(run.directory / "directions.npz").arrays] == [(2, 4, 6)]
+        for noise in ("random", "fixed", "none"):
+            out = tmp_path / "moved.npz"
+            flags = ["--direction", "1=-2:2", "--count", 3, "--pick", "0,5", "--seed", 3, "--noise", noise]
+            assert command("sample", run.directory, *flags, "--out", out) == 0
+            with np.load(out) as made:
+                moved = made["arr_0"].reshape(2, 3, 8, 8, 1)
+            np.testing.assert_array_equal(moved[:, 1], samples(run, noise=noise)[[0, 5]])
+            assert (moved[:, 0] != moved[:, 2]).any()
+    assert command("sample", run.directory, "--from", tmp_path / "latents.npz", "--direction", "1=1", "--out", tmp_path / "a.npz") == 0
 
 
 # Mixed styles -----------------------------------------------------------------------------------------------------------
@@ -130,6 +149,8 @@ def test_one_command_draws_the_grid(run: Run, tmp_path: Path, capsys: pytest.Cap
     ("arguments", "line"),
     [
         ("--mix 0,3", "--mix: got 0, 3, expected rows and columns, 1 or more of each"),
+        ("--mix 100000,1", "--mix: got 100000, 1, expected rows and columns of at most 65,536 images"),
+        ("--pick 1 --count 5", "--count: got 5, expected 1 to 1, the samples of --pick"),
         ("--mix 2,3 --mix-at 16", "--mix-at: got 16, expected one of 8, the pixels of the layers"),
         ("--mix 2,3 --count 4", "--mix: got 2, 3 beside --count, expected one of the two"),
         ("--mix 2,3 --between 0,1", "--mix: got 2, 3 beside --between, expected one of the two"),
@@ -146,6 +167,7 @@ def test_mistakes(arguments: str, line: str, run: Run, tmp_path: Path, capsys: p
     assert capsys.readouterr().err.startswith(f"triptych: error: {line}".replace('"dog"', "'dog'"))
 
 
+@pytest.mark.slow
 def test_models_without_styles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A GAN that encodes no images says what it can do instead, a diffusion model where latents come from, and all what --mix needs."""
     train(gan(R3GANConfig()), tmp_path / "r3gan", device="cpu")

@@ -22,7 +22,7 @@ from triptych.cli.main import main
 from triptych.interop.flags import command_line
 from triptych.runs import open_run
 
-pytestmark = pytest.mark.xdist_group("torchrun")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("torchrun")]
 
 
 FLAGS = ["--model.network.num-channels", "32", "--data.image-size", "8", "--model.network.attention-resolutions", "4"]
@@ -69,7 +69,6 @@ def test_a_failed_process_ends_all_and_each_says_why_in_one_line(tmp_path):
     assert re.search(r"failed at \d+ images: rank 1 .* failed: photos/7.png cannot be decoded\n", log_of(tmp_path / "run"))
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 def test_killed_and_stopped_processes(tmp_path):
     run = tmp_path / "run"

@@ -72,6 +72,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_the_figures_are_those_of_evaluate(unbroken, tmp_path):
     run = shutil.copytree(unbroken, tmp_path / "run")
     train(config(evaluate_reference=10_000, total_images=5 * BATCH, best_by="kid"), run, device="cpu")
@@ -117,6 +118,7 @@ class FakeWandb(ModuleType):
         pass
 
 
+@pytest.mark.slow
 def test_the_figures_arrive_where_else_is_logged(unbroken, tmp_path, monkeypatch):
     wandb = FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", wandb)
@@ -140,6 +142,7 @@ def test_the_figures_arrive_where_else_is_logged(unbroken, tmp_path, monkeypatch
             assert found == [(line["images"], pytest.approx(line[name], rel=1e-6)) for line in expected], name
 
 
+@pytest.mark.slow
 def test_training_ends_with_the_same_bytes(unbroken, tmp_path):
     train(config(evaluate_every=None), tmp_path, device="cpu")
     ends = [load_checkpoint(checkpoint_path(directory / "checkpoints", 4 * BATCH)) for directory in (unbroken, tmp_path)]
@@ -147,6 +150,7 @@ def test_training_ends_with_the_same_bytes(unbroken, tmp_path):
     assert not evaluations(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_signal_in_an_evaluation_saves_and_it_is_made_when_the_run_goes_on(unbroken, tmp_path, monkeypatch):
     sample, calls = model_images.draw, []
 
@@ -202,6 +206,7 @@ def measure_together(settings: RunConfig, directory: Path, out: Path) -> None:
     out.with_suffix(f".{world.rank}").write_text(json.dumps(dict(found.values)))
 
 
+@pytest.mark.slow
 def test_figures_are_the_same_at_any_number_of_processes(tmp_path):
     """In float32, whose sums another number of threads may change; the groups that the networks see are the same."""
     alone, settings = tmp_path / "alone", config(evaluate_count=70)
@@ -232,6 +237,7 @@ def test_each_evaluation_draws_anew(tmp_path):
 # Models with a truth, and other families --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "metrics"), [("upsample-digits", ["psnr", "kid"]), ("glow-digits", ["kid"]), ("funit-omniglot", ["kid"])]
 )

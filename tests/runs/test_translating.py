@@ -337,6 +337,7 @@ def test_larger_images_come_in_smaller_batches(styled: Run, monkeypatch: pytest.
     assert sizes == [3, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("torchrun")
 def test_processes_share_the_work(styled: Run, tmp_path: Path) -> None:
     write_images(tmp_path / "in", [f"{k}.png" for k in range(7)], size=(16, 16))

@@ -74,6 +74,7 @@ def test_all_images_of_a_file_with_their_labels(upsampler: Run, small: Path) -> 
     assert not np.array_equal(upsampler.upsample(small, seed=4, device="cpu").images, made.images)
 
 
+@pytest.mark.slow
 def test_image_k_is_the_same_in_any_batch_and_count(upsampler: Run, small: Path) -> None:
     whole = upsampler.upsample(small, device="cpu")
     assert close(upsampler.upsample(small, batch_size=2, device="cpu").images, whole.images)
@@ -119,6 +120,7 @@ def test_larger_pictures_are_cut_and_smaller_ones_named(upsampler: Run, tmp_path
         upsampler.upsample(tmp_path / "tiny", labels=[1], device="cpu")
 
 
+@pytest.mark.slow
 def test_a_base_run_draws_the_small_images(upsampler: Run, base: Run, tmp_path: Path) -> None:
     made = upsampler.upsample(base.directory, count=5, seed=2, labels=[7, 3], device="cpu")
     assert made.labels is not None and made.labels.tolist() == [7, 3, 7, 3, 7]
@@ -131,6 +133,7 @@ def test_a_base_run_draws_the_small_images(upsampler: Run, base: Run, tmp_path: 
     assert upsampler.inputs(base.directory).count == 64
 
 
+@pytest.mark.slow
 def test_the_base_and_the_upsampler_do_not_share_noise(upsampler: Run, base: Run) -> None:
     streams = []
     normal = Rng.normal
@@ -146,6 +149,7 @@ def test_the_base_and_the_upsampler_do_not_share_noise(upsampler: Run, base: Run
     assert len(streams) == len(set(streams))
 
 
+@pytest.mark.slow
 def test_labels_where_only_one_of_the_two_knows_classes(upsampler: Run, unlabelled: Run, base: Run, small: Path, tmp_path: Path) -> None:
     kept = unlabelled.upsample(small, device="cpu")
     assert kept.labels is not None and kept.labels.tolist() == list(range(7))  # not used, but not lost
@@ -162,6 +166,7 @@ def test_labels_where_only_one_of_the_two_knows_classes(upsampler: Run, unlabell
     assert given.labels is not None and given.labels.tolist() == [8, 8]
 
 
+@pytest.mark.slow
 def test_an_interrupted_translation_goes_on(upsampler: Run, small: Path, tmp_path: Path) -> None:
     def stop(*_: float) -> None:
         if len(list(tmp_path.glob(".a.npz.partial-*/[0-9]*.npz"))) == 2:
@@ -183,6 +188,7 @@ def test_an_interrupted_translation_goes_on(upsampler: Run, small: Path, tmp_pat
     assert drawn[0] == (0, 7) and drawn[-1] == (7, 7)  # pieces of other images are not taken up
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_refused(upsampler: Run, base: Run, small: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "large.npz", arr_0=pixels(size=5))
     np.savez(tmp_path / "classes.npz", arr_0=pixels(), arr_1=np.arange(7) + 5)

@@ -103,6 +103,7 @@ def test_the_first_so_many_frames_are_the_beginning_of_a_clip(run: Run, tmp_path
         assert np.abs(made.images[made.names.index(name)][0].astype(int) - image.astype(int)).max() <= 1
 
 
+@pytest.mark.slow
 def test_clips_are_made_frame_by_frame_and_go_on_from_where_they_were(run: Run, tmp_path: Path) -> None:
     maps, out = write_maps(tmp_path / "in", {"a": 5, "b": 3}) / "labels", tmp_path / "out"
     names = [f"{clip}/{t + 8}" for clip, length in (("a", 5), ("b", 3)) for t in range(length)]  # 9, then 10
@@ -143,6 +144,7 @@ def made_slowly(directory: str, maps: str, out: str) -> int:
     return 0
 
 
+@pytest.mark.slow
 def test_a_killed_command_goes_on_within_a_clip_to_the_same_bytes(run: Run, tmp_path: Path) -> None:
     maps, out, fresh = write_maps(tmp_path / "in", {"a": 12}) / "labels", tmp_path / "out", tmp_path / "fresh"
     process = forked(made_slowly, str(run.directory), str(maps), str(out), files=f"{tmp_path}/says")
@@ -172,6 +174,7 @@ def filmed_slowly(directory: str, maps: str, out: str) -> int:
     return made_slowly(directory, maps, out)
 
 
+@pytest.mark.slow
 def test_a_command_that_is_killed_at_frames_and_at_the_video_writes_the_same_video(run: Run, tmp_path: Path) -> None:
     maps, out, fresh = write_maps(tmp_path / "in", {"a": 12}) / "labels", tmp_path / "out/a.mp4", tmp_path / "fresh.mp4"
 
@@ -198,6 +201,7 @@ def test_a_command_that_is_killed_at_frames_and_at_the_video_writes_the_same_vid
     assert [path.name for path in out.parent.iterdir()] == ["a.mp4"], "nothing is left of the kills"
 
 
+@pytest.mark.slow
 def test_a_folder_of_videos_has_one_of_each_clip(run: Run, tmp_path: Path) -> None:
     root, out, settings = write_maps(tmp_path / "in", {"a": 4, "b": 3}, images=True), tmp_path / "out", VideoSettings(kind="webm")
 
@@ -230,6 +234,7 @@ def test_a_folder_of_videos_has_one_of_each_clip(run: Run, tmp_path: Path) -> No
     assert Video(out / "a.webm").size == (3 * SIDE, SIDE), "another request replaces them"
 
 
+@pytest.mark.slow
 def test_a_long_clip_takes_the_memory_of_a_few_frames(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, alive = list[weakref.ref[Any]](), list[int]()
 
@@ -261,6 +266,7 @@ def test_two_clips_do_not_become_one_video(run: Run, tmp_path: Path) -> None:
         run.translate(root, out=tmp_path / "out", video=VideoSettings(kind="mp4"), **CPU)
 
 
+@pytest.mark.slow
 def test_a_video_is_whole_or_absent_and_its_frames_are_kept_until_then(run: Run, tmp_path: Path) -> None:
     write_maps(tmp_path / "in", {"a": 5}, images=True)
     folder, out = tmp_path / "in", tmp_path / "made.mp4"

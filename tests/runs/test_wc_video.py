@@ -40,6 +40,7 @@ def label(t: int) -> np.ndarray:
     return np.random.default_rng(t).integers(CLASSES, size=(4, 4)).repeat(4, 0).repeat(4, 1)
 
 
+@pytest.mark.slow
 def test_frames_remember_colours_and_go_on_from_where_they_were(tmp_path: Path) -> None:
     clips = tmp_path / "clips"
     for clip in "ab":

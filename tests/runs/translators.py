@@ -16,8 +16,9 @@ from tests.data.pictures import encoded, picture
 from triptych.core.batch import STYLE, Batch, DataSpec, InputSpec
 from triptych.core.config import Config, config
 from triptych.core.images import to_uint8
-from triptych.core.model import Example, LossTerms, Model, ModelConfig, Phase
+from triptych.core.model import LossTerms, Model, ModelConfig, Phase
 from triptych.core.rng import Rng
+from triptych.core.translation import Example
 from triptych.data.config import DataConfig
 from triptych.data.pairs import PairedDataConfig
 from triptych.engine.config import TrainConfig

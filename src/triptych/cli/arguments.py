@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from triptych.data.patterns import exists
 from triptych.engine.run_directory import RunDirectory, run_and_checkpoint
 
 if TYPE_CHECKING:
+    from triptych.cli.settings import Flag
     from triptych.runs import Run
 
 
@@ -70,6 +71,12 @@ def flag_value(flag: str, arguments: Sequence[str]) -> str | None:
         elif argument.startswith(f"{flag}="):
             value = argument.partition("=")[2]
     return value
+
+
+def given_flag(flags: Iterable[Flag], arguments: Sequence[str]) -> str | None:
+    """The first of some flags that a command line has; None: it has none of them."""
+    words = {argument.partition("=")[0].replace("--no-", "--", 1).replace("_", "-") for argument in arguments}
+    return next((flag.name for flag in flags if flag.name in words), None)
 
 
 def flag_words(flag: str, arguments: Sequence[str]) -> list[str]:

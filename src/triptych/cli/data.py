@@ -167,7 +167,8 @@ def _encode(arguments: Sequence[str]) -> int:
     for name, value in (("--with", options.autoencoder), ("--out", options.out)):
         if value is None:
             raise ConfigError(name, f"missing; usage: {_ENCODE_LINE}")
-    assert options.autoencoder is not None and options.out is not None
+    out = options.out
+    assert options.autoencoder is not None and out is not None
     require_images(images, note="; expected a folder, .zip, .tar, .npz or .npy of images")
     run, checkpoint = run_and_checkpoint(options.autoencoder)
     if checkpoint is not None:
@@ -185,7 +186,7 @@ def _encode(arguments: Sequence[str]) -> int:
             made = encode_data(
                 images,
                 open_run(directory),
-                options.out,
+                out,
                 image_size=options.image_size,
                 flip=options.flip,
                 labels=options.labels,
@@ -201,7 +202,7 @@ def _encode(arguments: Sequence[str]) -> int:
     channels, height, width = made.shape
     std = ", ".join(f"{value:.3g}" for value in made.stamp.latents.std)
     already = " were there already" if made.already else ""
-    return finished(f"{counted(made.count, 'image')} as latents of {width}x{height}x{channels} (deviations {std}){already}: {options.out}")
+    return finished(f"{counted(made.count, 'image')} as latents of {width}x{height}x{channels} (deviations {std}){already}: {out}")
 
 
 def _with_flags(error: DataError) -> DataError:

@@ -11,6 +11,7 @@ from triptych.cli.arguments import (
     at_checkpoint,
     counted,
     finished,
+    given_flag,
     label_values,
     named_as_flags,
     require_images,
@@ -93,11 +94,24 @@ def main(arguments: Sequence[str]) -> int:
     from triptych import runs
 
     run = runs.open_run(directory)
-    flags = arguments[1:] if helped else arguments[2:]
-    options, settings = configure(directory, flags, encoding=run.encoding)
+    flags, encoding = arguments[1:] if helped else arguments[2:], run.encoding
+    if not helped and "--decode" in flags:
+        encoding = _to_decode(flags, Path(arguments[1]), encoding)
+    options, settings = configure(directory, flags, encoding=encoding)
     with named_as_flags(options, settings):
         line = _decode(run, arguments[1], options, settings) if options.decode else _encode(run, arguments[1], options, settings)
     return finished(line)
+
+
+def _to_decode(flags: Sequence[str], latents: Path, encoding: Config) -> Config:
+    """The settings by which the latents were encoded. Raises ConfigError for flags of an encoder that say nothing about the way back."""
+    from triptych.cli.settings import flags_of
+    from triptych.runs.latents import encoded_with
+
+    given = None if getattr(encoding, "both_ways", False) else given_flag(flags_of(encoding), flags)
+    if given is not None:
+        raise ConfigError(given, "got it with --decode, which takes no settings of this encoder; leave it out")
+    return encoded_with(latents, encoding)
 
 
 def configure(run: str, arguments: Sequence[str], *, encoding: Config) -> tuple[EncodeOptions, Config]:

@@ -14,6 +14,7 @@ from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.files import explain, write_text
 from triptych.core.reading import user_path
+from triptych.engine.run_directory import RunDirectory
 
 _LINE = "triptych init IMAGES [--hours 6] [--family flow|gan|diffusion] [--out FILE]"
 USAGE = f"""usage: {_LINE}
@@ -73,16 +74,20 @@ def main(arguments: Sequence[str]) -> int:
     from triptych.runs.files import check_place
 
     check_place(out)
+    run = options.run or free_run(name)
+    if RunDirectory(Path(run)).exists():
+        raise ConfigError("--run", f"got {run!r}, which is a run already: give another name, or leave it out")
+    RunDirectory(Path(run)).check()
 
     with named_as_flags(options):
         choice = choose(
             look(place, pairs=options.pairs),
             hours=options.hours,
+            directory=run,
             family=options.family,
             device=options.device,
             say=lambda line: show(f"{line} ...", error=True),
         )
-    run = options.run or free_run(name)
     asked = shlex.join(["triptych", "init", *arguments])
     try:
         write_text(out, as_json(choice, run=run) if out.suffix == ".json" else as_toml(choice, run=run, head=f"written by {asked}"))

@@ -159,8 +159,8 @@ def written_by(platform: str, words: Sequence[str]) -> str:
 
 
 def plain_name(directory: Path) -> str:
-    """The name of a run in letters, digits and dashes."""
-    return re.sub(r"[^A-Za-z0-9._-]", "-", directory.name)
+    """The name of a run in letters, digits and dashes; it does not begin with a dash, as options do."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", directory.name).lstrip("-.") or "run"
 
 
 def _check_batch(options: LaunchOptions, run_config: RunConfig) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from triptych.cli.arguments import at_checkpoint, counted, finished, label_values, named_as_flags, run_argument, strengths
+from triptych.cli.arguments import at_checkpoint, counted, finished, given_flag, label_values, named_as_flags, run_argument, strengths
 from triptych.cli.output import show_page
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config, spelled
@@ -192,11 +192,9 @@ def configure(run: str, arguments: Sequence[str], *, sampling: Config) -> tuple[
             options=SampleOptions(),
             settings=sampling,
         )
-    if options.latents is not None:
-        for flag, before in zip(flags_of(settings), flags_of(sampling), strict=True):
-            if flag.default != before.default:
-                expected = "nothing" if before.default is None else spelled(before.default)
-                raise ConfigError(flag.name, f"got {spelled(flag.default)}, expected {expected} {_NOT_WITH_LATENTS}")
+    given = None if options.latents is None else given_flag(flags_of(sampling), arguments)
+    if given is not None:
+        raise ConfigError(given, "got it with --from, which draws nothing: latents are decoded as they were encoded; leave it out")
     return options, settings
 
 

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
-from triptych.core.reading import MOST_CLASSES
+from triptych.core.reading import LARGEST_SIDE, MOST_CLASSES
 
-_LARGEST_SIDE = 2**16
 _MOST_CHANNELS, _MOST_FRAMES = 2**12, 2**16
 
 IMAGES_B, STYLE, STYLE_LABELS = "images_b", "style", "style_labels"
@@ -136,9 +135,9 @@ class LatentSpec(Config):
     "What the autoencoder was shown for black, white being 1: -1, or 0 for the latents that published EDM2 learned."
 
     def validate(self) -> None:
-        for name, most in (("image_size", _LARGEST_SIDE), ("channels", 3)):
+        for name, most in (("image_size", LARGEST_SIDE), ("channels", 3)):
             self.require(_counts(getattr(self, name), most), name, f"1 to {most:,}")
-        self.require(self.width is None or _counts(self.width, _LARGEST_SIDE), "width", f"1 to {_LARGEST_SIDE:,}, or nothing")
+        self.require(self.width is None or _counts(self.width, LARGEST_SIDE), "width", f"1 to {LARGEST_SIDE:,}, or nothing")
         self.require(len(self.mean) == len(self.std) and all(math.isfinite(value) for value in self.mean), "mean", "one for each std")
         self.require(all(0 < value < math.inf for value in self.std), "std", "positive numbers")
         self.require(0 < self.scaled_to < math.inf, "scaled_to", "a positive number")
@@ -193,9 +192,9 @@ class DataSpec(Config):
     "What the samples are latents of; None: they are images themselves."
 
     def validate(self) -> None:
-        for name, most in (("image_size", _LARGEST_SIDE), ("channels", _MOST_CHANNELS)):
+        for name, most in (("image_size", LARGEST_SIDE), ("channels", _MOST_CHANNELS)):
             self.require(_counts(getattr(self, name), most), name, f"1 to {most:,}")
-        for name, most in (("width", _LARGEST_SIDE), ("num_classes", MOST_CLASSES), ("frames", _MOST_FRAMES)):
+        for name, most in (("width", LARGEST_SIDE), ("num_classes", MOST_CLASSES), ("frames", _MOST_FRAMES)):
             self.require(getattr(self, name) is None or _counts(getattr(self, name), most), name, f"1 to {most:,}, or nothing")
         named = self.class_names is None or len(self.class_names) == self.num_classes
         self.require(named, "class_names", f"one for each of {self.num_classes or 'no'} classes, or nothing")

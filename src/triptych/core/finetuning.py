@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from triptych.core.batch import Batch
 from triptych.core.config import Config
-from triptych.core.model import VideoTranslator
 from triptych.core.rng import Rng
+from triptych.core.translation import VideoTranslator
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from typing import Any
 from triptych.core.address import is_address, without_secrets
 from triptych.core.errors import DataError
 
+LARGEST_SIDE = 2**16
+"""The most pixels along a side of an image."""
 MOST_CLASSES = 2**20
 """Of a data set; a label beyond that is no class."""
 

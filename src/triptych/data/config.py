@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from triptych.core.address import flaw_of, is_address
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
+from triptych.core.reading import LARGEST_SIDE
 
 if TYPE_CHECKING:
     from triptych.data.images import Data
@@ -87,7 +88,7 @@ class DataConfig(Config):
         if flaw is not None:
             raise ConfigError("path", f"got {flaw}")
         self.require(self.path != "", "path", "a path, or nothing")
-        self.require(self.image_size >= 1, "image_size", "at least 1")
+        self.require(1 <= self.image_size <= LARGEST_SIDE, "image_size", f"1 to {LARGEST_SIDE:,}")
         self.require(0 <= self.pad < self.image_size, "pad", "0 or more and below data.image_size")
         by_folder = self.label_file is None or self.labels in ("auto", "folder")
         self.require(by_folder, "labels", "auto or folder, where data.label_file has the classes of the images in no sub-folder")

@@ -123,7 +123,7 @@ def classes_of(paths: Paths, place: str, *, scheme: ClassesFrom, empty: Sequence
         return None
     if empty:
         reason = f"{place}/{empty[0]}: a sub-folder without images, but sub-folders are classes"
-        raise DataError(reason, advice="remove it, or set {}", setting=LABELS)
+        raise DataError(reason, advice="move it elsewhere, or set {}", setting=LABELS)
     return classes
 
 

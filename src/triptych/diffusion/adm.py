@@ -42,6 +42,8 @@ class ADMConfig(DiffusionConfig):
 class EncodingConfig(Config):
     """How images become noise by DDIM, and how they come back."""
 
+    both_ways: ClassVar = True
+
     steps: int | str | None = None
     'Steps each way: a number, numbers by section "a,b,c", or "ddimN"; None: 250, or all of fewer.'
 

@@ -143,6 +143,8 @@ class ContinuousConfig(ModelConfig):
 class FlowEncodingConfig(Config):
     """How images become noise along the probability-flow ODE, and how they come back."""
 
+    both_ways: ClassVar = True
+
     steps: int = 50
     "Steps each way of the Runge-Kutta method of order 4, of equal length in the log of the noise level; four network calls each."
 

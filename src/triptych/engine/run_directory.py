@@ -161,11 +161,10 @@ class RunDirectory:
 
     def _elsewhere(self) -> str:
         """A hint at runs elsewhere: in the folder, or beside it under a similar name."""
-        inside = _runs_in(self.root)
-        if not inside:
+        inside = named_runs(self.root)
+        if inside is None:
             return nearest(self.root.name, _runs_in(self.root.parent))
-        more = f" and {len(inside) - _MOST_NAMED} more" if len(inside) > _MOST_NAMED else ""
-        return f"; it holds the runs {', '.join(inside[:_MOST_NAMED])}{more} (triptych runs {shlex.quote(str(self.root))} shows them)"
+        return f"; it holds the runs {inside} (triptych runs {shlex.quote(str(self.root))} shows them)"
 
 
 def _folder_of(file: Path) -> str:
@@ -179,6 +178,13 @@ def _runs_in(folder: Path) -> list[str]:
         return sorted(path.name for path in folder.iterdir() if RunDirectory(path).exists())
     except OSError:
         return []
+
+
+def named_runs(folder: Path) -> str | None:
+    """The names of the runs in a folder, as a list of text, not too long; None: there are none."""
+    inside = _runs_in(folder)
+    more = f" and {len(inside) - _MOST_NAMED} more" if len(inside) > _MOST_NAMED else ""
+    return f"{', '.join(inside[:_MOST_NAMED])}{more}" if inside else None
 
 
 def run_that_keeps(path: Path) -> Path | None:

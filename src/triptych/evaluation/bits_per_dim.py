@@ -12,8 +12,9 @@ from torch import Tensor
 from triptych.core.batch import Batch
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
-from triptych.core.model import Likelihood, Model, Translator, VariationalBound
+from triptych.core.model import Likelihood, Model, VariationalBound
 from triptych.core.rng import Rng
+from triptych.core.translation import Translator
 from triptych.evaluation.metric import Collected, Findings, ImageMetric, Measured, standard_error
 
 

@@ -31,8 +31,9 @@ from torch import Tensor, nn
 from triptych.core.batch import Batch, DataSpec, InputSpec
 from triptych.core.config import Config, config, settings_like
 from triptych.core.errors import ConfigError
-from triptych.core.model import Example, LossTerms, Phase, TrainingProgress, Turn
+from triptych.core.model import LossTerms, Phase, TrainingProgress, Turn
 from triptych.core.rng import Rng
+from triptych.core.translation import Example
 from triptych.gans.crops import Part, PoseMap, part_crops, pose_map
 from triptych.gans.discriminators import least_side
 from triptych.gans.flow import confidence, flow_l1, mask_loss, past_window, temporal_memory, temporal_window, warped

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from triptych.core.batch import IMAGES, STYLE, STYLE_LABELS, Batch, DataSpec
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
-from triptych.core.model import Example
 from triptych.core.rng import Rng
+from triptych.core.translation import Example
 from triptych.gans.autoencoder import AutoEncoder, ContentEncoder, Decoder, StyleEncoder, StyleLayers, doubled, halved
 from triptych.gans.discriminators import Scores
 from triptych.gans.layers import BlockOptions, ConvBlock, ResBlock, Stack

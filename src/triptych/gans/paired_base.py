@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from triptych.core.batch import STYLE, Batch, DataSpec, InputSpec
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
-from triptych.core.model import Example
 from triptych.core.rng import Rng
+from triptych.core.translation import Example
 from triptych.gans.label_maps import LabelMaps
 from triptych.gans.losses import feature_matching, l1
 from triptych.gans.model import Contest, GANConfig

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from triptych.core.batch import STYLE, Batch, DataSpec
 from triptych.core.config import Config, config, settings_like
 from triptych.core.errors import ConfigError
-from triptych.core.model import Example
 from triptych.core.rng import Rng
+from triptych.core.translation import Example
 from triptych.gans.autoencoder import doubled, output_block
 from triptych.gans.discriminators import MultiResPatch, PatchDiscriminatorConfig, Scores, least_side
 from triptych.gans.instance_features import FeatureEncoder, FeatureEncoderConfig, InstanceFeatures, hourglass, instance_features

@@ -36,6 +36,8 @@ _LEAST_MAP = 8  # pixels of the smallest map that R looks at
 _LARGEST = 256  # pixels of a side at which images are compared, at most
 _FEATURES_FROM = 64  # pixels of a side from which the features of photos mean something
 
+_NOISE_WEIGHT = 1e5
+
 Distance = Callable[[Tensor], Tensor]
 """From images (b, c, h, w) to how far each is from its target: (b,)."""
 
@@ -54,7 +56,7 @@ class ProjectionConfig(Config):
     "Noise on w at the beginning, as a share of the deviation of w."
     noise_maps: bool = False
     "Find the noise of each layer too: nearer to the image, and stored with its styles."
-    noise_weight: float = 1e5
+    noise_weight: float = _NOISE_WEIGHT
     "How strongly noise maps are kept from holding the image."
     distance: Literal["pixels", "features"] | None = None
     "pixels: mean squared difference; features: those of a frozen network; None: pixels below 64 pixels a side, else features."
@@ -63,9 +65,10 @@ class ProjectionConfig(Config):
 
     def validate(self) -> None:
         self.require(self.steps >= 1, "steps", "at least 1")
-        self.require(0 < self.learning_rate < math.inf, "learning_rate", "a positive number")
-        for name in ("noise", "noise_weight"):
-            self.require(0 <= getattr(self, name) < math.inf, name, "0 or more")
+        self.require(0 < self.learning_rate <= 1000, "learning_rate", "more than 0, to 1,000")
+        self.require(0 <= self.noise <= 1000, "noise", "0 to 1,000")
+        self.require(0 <= self.noise_weight <= 1e12, "noise_weight", "0 to 1e12")
+        self.require(self.noise_maps or self.noise_weight == _NOISE_WEIGHT, "noise_weight", f"{_NOISE_WEIGHT:g} without noise_maps")
 
     def by_features(self, size: int) -> bool:
         """Whether images of that many pixels a side are compared by features."""

@@ -57,6 +57,9 @@ class StyleSpace(NoiseGAN):
         """The network of features, where images are compared by them; it is made here, and awaits its weights."""
         settings = settings_like(self.encoding, settings)
         if not settings.by_features(self.image_shape[2]):
+            if settings.perceptual != self.encoding.perceptual:
+                said = f"got {settings.distance}, so that images of {self.image_shape[2]} pixels are compared by their pixels"
+                raise ConfigError("distance", f"{said} and the settings of perceptual do nothing; give features, or leave them out")
             return {}
         settings.perceptual.check_size(*self.image_shape[1:])
         self.perceptual = PerceptualLoss(settings.perceptual)

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from triptych.core.batch import IMAGES, IMAGES_B, Batch, DataSpec
 from triptych.core.config import Config, config, settings_like
 from triptych.core.errors import ConfigError
-from triptych.core.model import Example
 from triptych.core.rng import Rng
+from triptych.core.translation import Example
 from triptych.gans.autoencoder import AutoEncoder
 from triptych.gans.discriminators import PairDiscriminator, PatchDiscriminatorConfig, ResidualDiscriminatorConfig, least_side
 from triptych.gans.losses import l1

@@ -6,11 +6,14 @@ Its importer makes an `ImportedRun` of an `ImportRequest`, its exporter writes t
 from __future__ import annotations
 
 import importlib
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from safetensors import SafetensorError, safe_open
 
 from triptych.core.errors import CheckpointError, ConfigError, nearest
 from triptych.core.files import write_text
@@ -170,15 +173,28 @@ def holds_text(path: Path, text: str) -> bool:
 def check_replaced(paths: Sequence[Path], beside: Path, text: str) -> None:
     """ConfigError where writing `paths`, and `text` in the file beside them, would cost files that no earlier export wrote.
 
-    An earlier export, which may be replaced, is known by the same text in the file beside it.
+    An earlier export, which may be replaced, is known by the same text in the file beside it, and holds weights.
     """
-    if holds_text(beside, text):
-        return
-    for path in (*paths, beside):
+    same = holds_text(beside, text)
+    for path in paths:
+        if same and path.exists() and not _holds_weights(path):
+            raise ConfigError("out", f"{path} is there and holds no weights, so no export wrote it; choose another, or remove it")
+    for path in () if same else (*paths, beside):
         if path.exists():
             said = "does not say just the same" if beside.exists() else "is not beside it"
             reason = f"{path} is there and is no earlier export of this model ({beside.name} {said})"
             raise ConfigError("out", f"{reason}; choose another, or remove it")
+
+
+def _holds_weights(path: Path) -> bool:
+    """Whether a file is one of safetensors, or by its form one of PyTorch's."""
+    if path.suffix != ".safetensors":
+        return zipfile.is_zipfile(path)
+    try:
+        with safe_open(path, "pt") as file:
+            return bool(file.keys())
+    except (OSError, SafetensorError):
+        return False
 
 
 def write_beside(beside: Path, text: str) -> None:

@@ -20,6 +20,7 @@ from triptych.core.outline import without_weights
 from triptych.core.weight_files import check_fit, checked_weights, read_content
 from triptych.data.config import AS_STORED, DataConfig
 from triptych.diffusion.dit import DiT, DiTConfig, position_table
+from triptych.diffusion.networks import NetworkConfig
 from triptych.engine.config import OptimConfig, TrainConfig
 from triptych.engine.ema import averaged_state
 from triptych.interop.flags import OriginalFlag, Value, checked_flags, parse_flags
@@ -32,6 +33,7 @@ SIZES: dict[str, tuple[int, int, int]] = {"S": (384, 12, 6), "B": (768, 12, 12),
 PATCHES = (2, 4, 8)
 LATENT_FACTOR = 8
 """Pixels of an image for one of its latent, along a side."""
+_PUBLISHED = (4, 1000)  # channels and classes
 POSITIONS = "pos_embed"
 LABEL_DROPOUT = 0.1
 """Of the originals' training."""
@@ -173,8 +175,13 @@ def scale_of(spec: DataSpec) -> LatentScale:
     return LatentScale(mean=(0.0,) * spec.channels, std=(1 / _FACTOR,) * spec.channels, scaled_to=1.0)
 
 
-def recognised(request: ImportRequest, spec: DataSpec, *, program: str, average: bool, licence: str) -> None:
-    """Says what a file is, and under which licence the published ones are."""
+def recognised(request: ImportRequest, network: NetworkConfig, spec: DataSpec, *, program: str, average: bool, licence: str) -> str | None:
+    """Says what a file is. `licence`: that of the published ones, which comes back for weights of their sizes; None: others, one's own."""
     what = "a checkpoint of a training" if average else "weights alone"
     request.report(f"{request.file} is {what} of {program}: latents of {spec.channels} x {spec.image_size} x {spec.image_size}")
+    assert isinstance(network, DiTConfig)
+    published = (network.width, network.depth, network.heads) in SIZES.values() and (spec.channels, spec.num_classes) == _PUBLISHED
+    if not published:
+        return None
     request.report(f"licence of the published weights: {licence}")
+    return licence

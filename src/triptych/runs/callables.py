@@ -13,7 +13,8 @@ import numpy as np
 
 from triptych.core.batch import RawBatch
 from triptych.core.errors import DataError
-from triptych.core.model import Encoder, Model, Sampler, Translator, Upsampler
+from triptych.core.model import Encoder, Model, Sampler, Upsampler
+from triptych.core.translation import Translator
 from triptych.data.images import Data, ImageSet
 from triptych.data.loader import Loader, evaluation_batches
 from triptych.data.skipping import Chosen

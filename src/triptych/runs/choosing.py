@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from triptych.core.errors import ConfigError, RunError
@@ -105,11 +106,18 @@ class Choice:
 
 
 def choose(
-    seen: Look, *, hours: float, family: Family | None = None, device: str | None = None, say: Callable[[str], None] = lambda line: None
+    seen: Look,
+    *,
+    hours: float,
+    directory: str | Path,
+    family: Family | None = None,
+    device: str | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Choice:
-    """What to train on these images in so many hours on this machine. `say` is told what is measured.
+    """What to train on these images in so many hours on this machine, in a new run `directory`. `say` is told what is measured.
 
-    Raises ConfigError for a family that cannot learn them, RunError where no recipe can be measured.
+    Raises ConfigError for a family that cannot learn them, CheckpointError where no run can be begun, RunError where no recipe can be
+    measured.
     """
     on_cpu = open_world(device).device.type == "cpu"
     reasons = [("data", seen.described())]
@@ -121,7 +129,7 @@ def choose(
     settings = merged(settings, _batch(_config(candidate.recipe, settings), rate * hours * 3600, reasons))
     settings = merged(settings, _evaluations(_config(candidate.recipe, settings), hours * 3600, on_cpu=on_cpu))
     say(f"measuring {candidate.recipe} as it was chosen")
-    found = plan(_config(candidate.recipe, settings), directory="runs", device=device, seconds=_MEASURED, say=say)
+    found = plan(_config(candidate.recipe, settings), directory=directory, device=device, seconds=_MEASURED, say=say)
     settings = merged(settings, _fitting(_config(candidate.recipe, settings), found, reasons))
     first = _config(candidate.recipe, settings)
     settings = merged(settings, _length(first, found, hours * 3600, reasons=reasons))

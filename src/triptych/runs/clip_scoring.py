@@ -19,8 +19,8 @@ from torch import Tensor
 from triptych import __version__
 from triptych.core.batch import ClipLength
 from triptych.core.errors import ConfigError, DataError, UserError, nearest
-from triptych.core.model import VideoTranslator
 from triptych.core.reading import user_path
+from triptych.core.translation import VideoTranslator
 from triptych.core.weight_files import read_weights
 from triptych.data.clip_files import clips_of
 from triptych.data.clips import ClipDataConfig

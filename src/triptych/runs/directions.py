@@ -10,7 +10,7 @@ over all levels at once; z + s dz has more of the attribute, and <z, dz> / |dz|^
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,7 @@ IMAGES_ALONG = 9
 SAMPLES = 64
 """Samples that are moved where no number is given."""
 
+_MOST_MIXED = 2**16
 _BLOCK_VALUES = 2**22  # of latents that are added up in float64 at a time: 32 MiB
 Range = tuple[float, float]
 
@@ -56,7 +57,10 @@ class Directions:
         return tuple(array[self.names.index(name)] for array in self.arrays)
 
     def applied(self, latents: Latents, strengths: Mapping[str, float | Sequence[float] | np.ndarray]) -> Latents:
-        """z + sum of s dz; a strength s for all latents, or one for each. Raises ConfigError for unknown directions and other latents."""
+        """z + sum of s dz; a strength s for all latents, or one for each. Raises ConfigError for unknown directions and other latents.
+
+        Latents may have more levels than the directions, which stay as they are: noise maps beside styles.
+        """
         self._check(latents)
         arrays = [array.copy() for array in latents.arrays]
         for name, strength in strengths.items():
@@ -65,15 +69,15 @@ class Directions:
             if not np.isfinite(factors).all():
                 wrong = np.broadcast_to(np.asarray(strength), len(latents))[~np.isfinite(factors)][0]
                 raise ConfigError("direction", f"got the strength {wrong} for {name}, expected finite numbers")
-            for array, direction in zip(arrays, self.of(name), strict=True):
+            for array, direction in zip(arrays, self.of(name), strict=False):
                 array += factors.reshape(-1, *[1] * direction.ndim) * direction
-        return Latents(tuple(arrays), latents.labels)
+        return replace(latents, arrays=tuple(arrays))
 
     def project(self, latents: Latents, name: str) -> np.ndarray:
         """<z, dz> / |dz|^2 over all levels, float64 (n,): s more after a move by s. Raises ConfigError as `applied` does."""
         self._check(latents)
         products, square = np.zeros(len(latents)), 0.0
-        for array, direction in zip(latents.arrays, self.of(name), strict=True):
+        for array, direction in zip(latents.arrays, self.of(name), strict=False):
             line = direction.reshape(-1).astype(np.float64)
             square += float(line @ line)
             products += np.array([row.reshape(-1).astype(np.float64) @ line for row in array])
@@ -83,8 +87,9 @@ class Directions:
 
     def _check(self, latents: Latents) -> None:
         shapes, wanted = latents.shapes(), [array.shape[1:] for array in self.arrays]
-        if shapes != wanted:
-            raise ConfigError("direction", f"the directions are those of latents of the shapes {wanted}, but these have {shapes}")
+        if shapes[: len(wanted)] != wanted:
+            theirs, these = (", ".join("x".join(map(str, shape)) for shape in each) for each in (wanted, shapes))
+            raise ConfigError("direction", f"the directions are those of latents of {theirs} numbers, but these have {these}")
 
 
 def directions_of(latents: Latents, groups: Mapping[str, np.ndarray]) -> Directions:
@@ -123,10 +128,10 @@ def _weighted_sum(weights: np.ndarray, array: np.ndarray) -> np.ndarray:
 # Files ---------------------------------------------------------------------------------------------------------------
 
 
-def check_directions(path: Path) -> None:
+def check_directions(path: Path, *, option: str = "--out") -> None:
     """DataError unless directions can go there: `check_name`, and a file that is there is one of directions."""
-    check_name(path, kind="directions")
-    check_archive(path, "names.npy", "arr_0.npy")
+    check_name(path, kind="directions", option=option)
+    check_archive(path, "names.npy", "arr_0.npy", option=option)
 
 
 def write_directions(path: Path, directions: Directions) -> None:
@@ -192,6 +197,8 @@ class Edit:
             return
         if min(self.mix) < 1:
             raise ConfigError("mix", f"got {spelled(self.mix)}, expected rows and columns, 1 or more of each")
+        if (self.mix[0] + 1) * (self.mix[1] + 1) > _MOST_MIXED:
+            raise ConfigError("mix", f"got {spelled(self.mix)}, expected rows and columns of at most {_MOST_MIXED:,} images")
         for name in ("between", "count", "strengths"):
             if getattr(self, name):
                 other = "direction" if name == "strengths" else name
@@ -228,8 +235,9 @@ class Edit:
         if self.between is not None:
             return list(self.between)
         if self.pick is not None:
-            numbers = list(self.pick)
-            return numbers if self.columns is not None else numbers[: self.count]
+            if self.columns is None and (self.count or 0) > len(self.pick):
+                raise ConfigError("count", f"got {self.count}, expected 1 to {len(self.pick)}, the samples of {{}}", ["pick"])
+            return list(self.pick if self.columns is not None else self.pick[: self.count])
         if self.mix is not None:
             return list(range(sum(self.mix)))
         if self.columns is not None:

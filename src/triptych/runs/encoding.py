@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from triptych.core.batch import RawBatch
 from triptych.core.config import Config
-from triptych.core.errors import ConfigError
+from triptych.core.errors import ConfigError, RunError
 from triptych.core.images import nearest_uint8, to_uint8
-from triptych.core.model import ComparesFeatures, Decoder, Encoder, LatentSampler, Model, Sampler, Styled, Translator
+from triptych.core.model import ComparesFeatures, Decoder, Encoder, LatentSampler, Model, Sampler, Styled
 from triptych.core.reading import user_path
 from triptych.core.rng import Rng
+from triptych.core.translation import Translator
 from triptych.data.colours import Colours
 from triptych.data.config import ClassesFrom
 from triptych.engine.precision import autocast
@@ -55,7 +56,8 @@ class Coder:
 
     def __init__(self, opened: Opened, settings: Config | None, *, colours: Colours, directory: RunDirectory, progress: Watch) -> None:
         """`colours`: how those of images in files are read; `directory`: of the run that was opened."""
-        self.model, self.spec, self.settings = opened.model, opened.spec, settings or require_decoder(opened.model).encoding
+        self.model, self.spec, self._chosen = opened.model, opened.spec, settings
+        self.settings = settings or require_decoder(opened.model).encoding
         self._opened, self._colours, self._progress, self._networks_loaded = opened, colours, progress, False
         self._space = None if self.spec.latents is None else LatentSpace(self.spec.latents, opened.world, directory)
 
@@ -83,12 +85,14 @@ class Coder:
         chosen = labels_of(pictures, self._num_classes(labels), self.spec, count=count, chosen=labels)
         self._load_networks()
 
-        identity = None if out is None else self._asked("encode", pictures.origin, chosen, count)
+        identity = None if out is None else self._asked("encode", pictures.origin, chosen, count, self.settings)
         work = Work(count, identity, lambda items, within: self._encoded(items, within, pictures, chosen))
 
         def conclude(parts: Iterable[Part]) -> Latents:
             levels = assembled(parts, count)
-            return Latents(tuple(levels[str(level)] for level in range(len(levels))), chosen)
+            made = Latents(tuple(levels[str(level)] for level in range(len(levels))), chosen, self.settings.to_dict())
+            _require_finite(made)
+            return made
 
         return self._done(work, out, kept="encoded", conclude=conclude, write=write_latents)
 
@@ -107,13 +111,13 @@ class Coder:
         Written to `out` and `latents_out`, each an .npz. The rest as in `encode`. Raises ConfigError or DataError also for images without
         classes, a table that does not fit them, and an attribute that all or none of them have.
         """
+        if out is not None and latents_out is not None and out.resolve() == latents_out.resolve():
+            raise ConfigError("directions_out", f"got {str(out)!r}, where the latents go; name another file")
         pictures = self.open(images)
         if out is not None:
-            check_name(out, kind="directions")
-            check_kept(out, pictures.name)
-            check_directions(out)
-            if latents_out is not None and out.resolve() == latents_out.resolve():
-                raise ConfigError("directions_out", f"got {str(out)!r}, where the latents go; name another file")
+            check_name(out, kind="directions", option="--directions-out")
+            check_kept(out, pictures.name, option="--directions-out")
+            check_directions(out, option="--directions-out")
         count = _counted(count, pictures)
         if attributes is None:
             groups = class_groups(pictures, self.spec, count=count)
@@ -122,7 +126,8 @@ class Coder:
         world, kept = self._opened.world, None if latents_out is None else "encoded"
         with nullcontext() if out is None else writing(out, world=world, kept=kept):
             latents = self.encode(pictures, count=count, labels=labels, out=latents_out)
-            made = directions_of(latents, groups)
+            moved = replace(latents, arrays=latents.arrays[:1]) if isinstance(self.model, Styled) else latents  # not the noise maps
+            made = directions_of(moved, groups)
             if out is not None and world.is_main:
                 write_directions(out, made)
         return made, latents
@@ -150,15 +155,17 @@ class Coder:
             raise ConfigError("mix", reason, ["between"])
         kept = to_uint8 if isinstance(latents, Sampled) else nearest_uint8  # as samples are kept
         picked = self._sampled(latents, edit) if isinstance(latents, Sampled) else edit.picked(_read(latents))
-        picked = dataclasses.replace(picked, labels=self._labels(picked, labels))
+        settings = self._settings_of(picked)
+        picked = replace(picked, labels=self._labels(picked, labels))
         if edit.between is not None and self._told_classes is not None and picked.labels is not None and np.ptp(picked.labels):
             classes = " and ".join(map(str, picked.labels.tolist()))
             raise ConfigError("labels", f"the latents {edit.between} are of the classes {classes}; give one for all images between them")
         if edit.strengths and not isinstance(directions, Directions | None):
             directions = read_directions(Path(directions))
-        edit = dataclasses.replace(edit, path=edit.path or require_decoder(self.model).interpolation)
+        edit = replace(edit, path=edit.path or require_decoder(self.model).interpolation)
         styles = self._styles(picked) if edit.mix is not None else ()
         made = edit.made_of(picked, directions if isinstance(directions, Directions) else None, styles=styles)
+        made = replace(made, settings=settings.to_dict())
         return self._images(made, self._labels(made, None), out, columns=edit.columns, kept=kept, cornered=edit.mix is not None)
 
     def decode(
@@ -182,7 +189,8 @@ class Coder:
         """How far images are from what `encode` made of them, decoded: the mean over their values, in levels of 255."""
         levels = torch.from_numpy(self.open(images).load(range(len(latents)))).permute(0, 3, 1, 2).double()
         # Not of 8-bit images: rounding would hide errors below half a level.
-        work = Work(len(latents), None, lambda items, within: self._decoded(items, latents, latents.labels, kept=Tensor.float))
+        settings = self._settings_of(latents)
+        work = Work(len(latents), None, lambda items, within: self._decoded(items, latents, latents.labels, settings, kept=Tensor.float))
         decoded = assembled(in_memory(work, self._opened.world, self._progress), len(latents))["images"]
         return float(((torch.from_numpy(decoded).double() + 1) * 127.5 - levels).abs().mean())
 
@@ -204,6 +212,7 @@ class Coder:
         cornered: bool = False,
     ) -> Samples:
         """The images of latents, in every process; also written to `out`. `cornered`: the first one is left white."""
+        settings = self._settings_of(latents)
         if out is not None:
             check_output(out, count=len(latents))
 
@@ -213,9 +222,9 @@ class Coder:
                 images[0] = 255
             return Samples(images, labels)
 
-        identity = None if out is None else self._asked("decode", latents.digest, labels, len(latents))
+        identity = None if out is None else self._asked("decode", latents.digest, labels, len(latents), settings)
         return self._done(
-            Work(len(latents), identity, lambda items, within: self._decoded(items, latents, labels, kept=kept)),
+            Work(len(latents), identity, lambda items, within: self._decoded(items, latents, labels, settings, kept=kept)),
             out,
             kept="decoded",
             conclude=conclude,
@@ -276,13 +285,13 @@ class Coder:
             yield part, {str(level): latent.float().cpu().numpy() for level, latent in enumerate(made)}
 
     def _decoded(
-        self, items: Sequence[int], latents: Latents, labels: np.ndarray | None, *, kept: Callable[[Tensor], Tensor]
+        self, items: Sequence[int], latents: Latents, labels: np.ndarray | None, settings: Config, *, kept: Callable[[Tensor], Tensor]
     ) -> Iterator[Part]:
         """`kept`: what is kept of images (b, c, h, w) in [-1, 1]."""
         for part in ranges(items, self._opened.batch_size()):
             levels = [torch.from_numpy(array[part.start : part.stop]).to(self._opened.world.device) for array in latents.arrays]
             with self._running():
-                samples = require_decoder(self.model).decode(levels, labels=self._told(part, labels), settings=self.settings)
+                samples = require_decoder(self.model).decode(levels, labels=self._told(part, labels), settings=settings)
                 images = samples if self._space is None else self._space.images(samples)
             yield part, {"images": kept(images).cpu().numpy()}
 
@@ -297,10 +306,22 @@ class Coder:
             return None
         return torch.from_numpy(labels[part.start : part.stop]).to(self._opened.world.device)
 
-    def _asked(self, way: str, inputs: str, labels: np.ndarray | None, count: int) -> Any:
+    def _settings_of(self, latents: Latents) -> Config:
+        """By which latents are decoded: those that were given, else those by which they were encoded, else the defaults.
+
+        Raises ConfigError for latents of another encoder.
+        """
+        if self._chosen is not None or latents.settings is None:
+            return self.settings
+        try:
+            return type(self.settings).from_dict(latents.settings)
+        except ConfigError as error:
+            raise ConfigError("latents", f"were encoded with settings that this run's encoder does not have ({error})") from error
+
+    def _asked(self, way: str, inputs: str, labels: np.ndarray | None, count: int, settings: Config) -> Any:
         """All that one of the two ways depends on, for JSON."""
         told = None if labels is None else labels.tolist()
-        return [way, inputs, told, count, self.settings.to_dict(), self._opened.loading.precision, self._opened.origin]
+        return [way, inputs, told, count, settings.to_dict(), self._opened.loading.precision, self._opened.origin]
 
     def _done(
         self, work: Work, out: Path | None, *, kept: str, conclude: Callable[[Iterable[Part]], T], write: Callable[[Path, T], object]
@@ -339,6 +360,16 @@ def _instead(model: nn.Module) -> str:
 
 def _read(latents: Latents | str | Path) -> Latents:
     return latents if isinstance(latents, Latents) else read_latents(Path(latents))
+
+
+def _require_finite(latents: Latents) -> None:
+    """Raises RunError where some are no numbers: no file of latents may hold such."""
+    wrong = np.zeros(len(latents), dtype=bool)
+    for array in latents.arrays:
+        wrong |= ~np.isfinite(array).reshape(len(array), -1).all(1)
+    if wrong.any():
+        said = f"the latents of image {int(wrong.argmax())}, and of {int(wrong.sum())} in all, are not finite"
+        raise RunError(f"{said}; try other settings of the encoder, or --precision float32")
 
 
 def _labels_in_turn(sampled: Sampled, model: Model) -> int:

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from triptych.core.errors import DataError, Stopped
 from triptych.core.files import explain, sweep, whole
 from triptych.core.locks import Held, Lock
-from triptych.core.npz import Blocks, DamagedArchive, open_npz, write_npz
+from triptych.core.npz import Blocks, DamagedArchive, Header, open_npz, write_npz
 from triptych.core.reading import open_regular, parsed_json, read_regular, user_path
 from triptych.data.made import STAMP
 from triptych.engine.distributed import World
@@ -29,25 +29,28 @@ _OF_IMAGES = frozenset(("arr_0", "mean", "mu"))
 """Names of arrays in an .npz of images, of latents, and of statistics."""
 
 
-def check_place(out: Path) -> None:
-    """DataError where nothing can be written to `out`, or nothing should: a run keeps its own files there. Before long work is done."""
+def check_place(out: Path, *, option: str = "--out") -> None:
+    """DataError where nothing can be written to `out`, or nothing should: a run keeps its own files there. Before long work is done.
+
+    `option`: what names the place on the command line.
+    """
     folder = next(parent for parent in out.absolute().parents if parent.exists())
     if not folder.is_dir():
-        raise DataError(f"cannot write {out}: {folder} is a file; choose another --out")
+        raise DataError(f"cannot write {out}: {folder} is a file; choose another {option}")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise DataError(f"cannot write {out}: no permission to write in {folder}; choose another --out")
+        raise DataError(f"cannot write {out}: no permission to write in {folder}; choose another {option}")
     if out.suffix and out.is_dir():
-        raise DataError(f"cannot write {out}: it is a folder; choose another --out")
+        raise DataError(f"cannot write {out}: it is a folder; choose another {option}")
     run = run_that_keeps(out)
     if run is not None:
         another = run / f"mine{out.suffix}"
-        raise DataError(f"cannot write {out}: the run {run} keeps its own files there; choose another --out, as {another}")
+        raise DataError(f"cannot write {out}: the run {run} keeps its own files there; choose another {option}, as {another}")
 
 
-def check_kept(out: Path, read: str | Path) -> None:
+def check_kept(out: Path, read: str | Path, *, option: str = "--out") -> None:
     """DataError where `out` is the file that is read, which would be lost."""
     if out.is_file() and Path(read).is_file() and out.samefile(read):
-        raise DataError(f"cannot write {out}: it is the file that is read; choose another --out")
+        raise DataError(f"cannot write {out}: it is the file that is read; choose another {option}")
 
 
 def check_apart(out: Path, read: str | Path) -> None:
@@ -74,8 +77,8 @@ def check_json(out: Path, is_ours: Callable[[Mapping[str, Any]], bool]) -> None:
         raise _not_ours(out)
 
 
-def _not_ours(out: Path) -> DataError:
-    return DataError(f"cannot write {out}: it is there, and no such command made it; choose another --out, or remove it")
+def _not_ours(out: Path, option: str = "--out") -> DataError:
+    return DataError(f"cannot write {out}: it is there, and no such command made it; choose another {option}, or remove it")
 
 
 def check_page(out: Path) -> None:
@@ -91,20 +94,30 @@ def check_page(out: Path) -> None:
         raise _not_ours(out)
 
 
-def check_archive(out: Path, *members: str, others: Callable[[str], bool] = lambda name: True) -> None:
+def check_archive(
+    out: Path,
+    *members: str,
+    others: Callable[[str], bool] = lambda name: True,
+    first: Callable[[Header], bool] | None = None,
+    option: str = "--out",
+) -> None:
     """DataError where a file is there that would be lost, and is none of ours: no zip (as an .npz is) with members of these names.
 
-    `others`: whether ours may have a member of another name.
+    `others`: whether ours may have a member of another name. `first`: whether its array `arr_0` may be one of ours.
     """
     if not out.exists():
         return
     try:
         with open(open_regular(out), "rb") as content, zipfile.ZipFile(content) as archive:
             found = set(archive.namelist())
-    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
-        found = set[str]()
-    if not found.issuperset(members) or not all(map(others, found.difference(members))):
-        raise _not_ours(out)
+        fits = found.issuperset(members) and all(map(others, found.difference(members)))
+        if fits and first is not None:
+            with open_npz(out) as file:
+                fits = first(file.header("arr_0"))
+    except (OSError, ValueError, KeyError, NotImplementedError, zipfile.BadZipFile, DamagedArchive):
+        fits = False
+    if not fits:
+        raise _not_ours(out, option)
 
 
 def check_notes(out: Path, note: str) -> None:

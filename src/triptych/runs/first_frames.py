@@ -16,8 +16,8 @@ from triptych.core.batch import InputSpec
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.images import to_uint8
-from triptych.core.model import Translator, VideoTranslator
 from triptych.core.rng import Rng
+from triptych.core.translation import Translator, VideoTranslator
 from triptych.engine.precision import autocast
 from triptych.engine.run_directory import RunDirectory, run_and_checkpoint
 from triptych.runs.given.collection import Collection

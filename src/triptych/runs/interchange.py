@@ -90,7 +90,6 @@ def import_run(
             save_checkpoint(directory.checkpoints, images_seen=0, files=source.files, info=info)
         more = source.flags if source.licence is None else f"licence of the published weights: {source.licence}"
         _log(directory, f"imported from {origin['file']} ({program}, SHA-256 {origin['sha256']}): {more}")
-        directory.write_config(RunDocument(_of_images(source.config, spec), spec, source.recipe).to_dict())
         if source.first_frames is not None:
             place, first = directory.first_frames, source.first_frames
             place.create()
@@ -101,6 +100,7 @@ def import_run(
             report(f"the model of first frames is a run of its own, {place.root}, which triptych translate and evaluate take")
         for line in [] if spec.latents is None else keep_autoencoder(spec.latents, directory):
             report(line)
+        directory.write_config(RunDocument(_of_images(source.config, spec), spec, source.recipe).to_dict())  # last: now it is a run
     return open_run(run_dir)
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import explain
-from triptych.core.npz import DamagedArchive, read_npz
+from triptych.core.npz import DamagedArchive, Header, open_npz, read_npz
+from triptych.core.reading import parsed_json
 from triptych.runs.files import check_archive, check_place, save_npz
 
 PathName = Literal["linear", "sphere"]
+_SETTINGS = "settings"
 _SMALLEST_SINE = 1e-6  # of the angle between two latents: below it they lie on one line, and a sphere has no shortest way
 
 
@@ -28,6 +31,8 @@ class Latents:
     "float32 (n, ...) each; of a diffusion model one array of noise, (n, c, h, w)."
     labels: np.ndarray | None
     "The labels of the images, int64 (n,), or None."
+    settings: Mapping[str, Any] | None = None
+    "Those of the encoder that they are from, by which they are decoded; None: nobody said."
 
     def __len__(self) -> int:
         return len(self.arrays[0])
@@ -43,7 +48,8 @@ class Latents:
 
     def first(self, count: int) -> Latents:
         """Those of the first `count` images."""
-        return Latents(tuple(array[:count] for array in self.arrays), None if self.labels is None else self.labels[:count])
+        labels = None if self.labels is None else self.labels[:count]
+        return replace(self, arrays=tuple(array[:count] for array in self.arrays), labels=labels)
 
     def chosen(self, numbers: Sequence[int], *, setting: str = "pick") -> Latents:
         """Those of some images, in the order of their numbers. Raises ConfigError about `setting` for numbers that are not there."""
@@ -53,12 +59,13 @@ class Latents:
         if not numbers:
             raise ConfigError(setting, "got an empty list, expected at least one latent")
         kept = np.asarray(numbers, dtype=np.int64)
-        return Latents(tuple(array[kept] for array in self.arrays), None if self.labels is None else self.labels[kept])
+        labels = None if self.labels is None else self.labels[kept]
+        return replace(self, arrays=tuple(array[kept] for array in self.arrays), labels=labels)
 
     def repeated(self, count: int) -> Latents:
         """Each `count` times, one copy after the other."""
         labels = None if self.labels is None else self.labels.repeat(count)
-        return Latents(tuple(array.repeat(count, axis=0) for array in self.arrays), labels)
+        return replace(self, arrays=tuple(array.repeat(count, axis=0) for array in self.arrays), labels=labels)
 
     def shapes(self) -> list[tuple[int, ...]]:
         """The shape of an image's latents."""
@@ -110,32 +117,59 @@ def _angle(pair: Latents) -> float:
 
 
 def write_latents(path: Path, latents: Latents) -> None:
-    """Writes an .npz with arr_0, then latent_1, latent_2 and so on where there are more, and labels; whole or not at all."""
+    """Writes an .npz with arr_0, then latent_1, latent_2 and so on where there are more, labels and settings; whole or not at all."""
     check_latents(path)
-    write_levels(path, latents.arrays, {} if latents.labels is None else {"labels": latents.labels})
+    others = {} if latents.labels is None else {"labels": latents.labels}
+    if latents.settings is not None:
+        others[_SETTINGS] = np.array(json.dumps(latents.settings))
+    write_levels(path, latents.arrays, others)
 
 
 def read_latents(path: Path) -> Latents:
     """The latents in a file of `write_latents`. Raises DataError for any other."""
     arrays = read_arrays(path, kind="latents")
-    labels = arrays.pop("labels", None)
+    labels, said = arrays.pop("labels", None), arrays.pop(_SETTINGS, None)
     levels = read_levels(path, arrays, kind="latents")
     if labels is not None and (labels.shape != levels[0].shape[:1] or not np.issubdtype(labels.dtype, np.integer)):
         raise DataError(f"{path}: its arrays are not of one length, or its labels are not whole numbers")
-    return Latents(levels, None if labels is None else labels.astype(np.int64))
+    return Latents(levels, None if labels is None else labels.astype(np.int64), None if said is None else _parsed(path, said))
+
+
+def _parsed(path: Path, said: np.ndarray) -> Mapping[str, Any]:
+    try:
+        settings = parsed_json(str(said))
+    except ValueError:
+        settings = None
+    if not isinstance(settings, Mapping):
+        raise DataError(f"{path}: its settings are none by name; encode the images again")
+    return settings
+
+
+def encoded_with(path: Path, default: Config) -> Config:
+    """The settings of the encoder that latents in a file are from; `default` where nothing says them, or they are of another encoder."""
+    try:
+        with open_npz(path) as file:
+            return type(default).from_dict(_parsed(path, file.array(_SETTINGS))) if _SETTINGS in file.names else default
+    except (OSError, MemoryError, DamagedArchive, ValueError, DataError):
+        return default  # what is wrong with the file is said where it is read
 
 
 def check_latents(path: Path) -> None:
     """DataError unless latents can go there: `check_name`, and a file that is there is one of latents."""
     check_name(path, kind="latents")
-    check_archive(path, "arr_0.npy", others=lambda name: name == "labels.npy" or name.startswith("latent_"))
+    known = ("labels.npy", f"{_SETTINGS}.npy")
+    check_archive(path, "arr_0.npy", others=lambda name: name in known or name.startswith("latent_"), first=_is_level)
 
 
-def check_name(path: Path, *, kind: str) -> None:
+def _is_level(header: Header) -> bool:
+    return header.dtype == np.float32 and len(header.shape) > 1
+
+
+def check_name(path: Path, *, kind: str, option: str = "--out") -> None:
     """DataError unless latents, or what `kind` says, can go to a file of that name."""
     if path.suffix != ".npz":
         raise DataError(f"{path}: {kind} are written as .npz")
-    check_place(path)
+    check_place(path, option=option)
 
 
 def write_levels(path: Path, levels: Sequence[np.ndarray], others: Mapping[str, np.ndarray]) -> None:

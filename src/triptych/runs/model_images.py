@@ -23,7 +23,8 @@ from triptych.core.batch import DataSpec, InputSpec, RawBatch
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.core.images import nearest_uint8
-from triptych.core.model import Encoder, Example, Report, Sampler, Translator, Upsampler
+from triptych.core.model import Encoder, Report, Sampler, Upsampler
+from triptych.core.translation import Example, Translator
 from triptych.data.domains import UnpairedImages
 from triptych.data.images import Data, ImageSet
 from triptych.data.pairs import PairedDataConfig

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from triptych.core.model import Model, VideoTranslator
+from triptych.core.model import Model
+from triptych.core.translation import VideoTranslator
 from triptych.data.images import Data
 from triptych.engine.callables import BY_VALIDATION
 from triptych.engine.checkpoint import Checkpoint

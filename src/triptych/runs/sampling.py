@@ -19,8 +19,10 @@ from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.files import OUTPUTS, PICTURES, explain, write_text
 from triptych.core.images import enlarge, grid, save_picture, to_uint8
 from triptych.core.memory import available_memory, in_bytes
-from triptych.core.model import Report, Sampler, Translator, Upsampler
+from triptych.core.model import Report, Sampler, Upsampler
+from triptych.core.npz import Header
 from triptych.core.rng import Rng
+from triptych.core.translation import Translator
 from triptych.data.files import is_image
 from triptych.data.made import made_in, mark
 from triptych.engine.precision import autocast
@@ -217,7 +219,7 @@ def check_output(out: Path, *, count: int) -> None:
     if out.suffix not in OUTPUTS:
         raise DataError(f"{out}: samples are written as .png, .jpg or .webp (a grid), .npz or a folder, not as {out.suffix}")
     if out.suffix == ".npz":
-        check_archive(out, "arr_0.npy", others=lambda name: name == "arr_1.npy")
+        check_archive(out, "arr_0.npy", others=lambda name: name == "arr_1.npy", first=_are_samples)
     if not out.suffix and out.exists():
         if not out.is_dir():
             raise DataError(f"{out} is a file; name a folder, or end the name in .png or .npz")
@@ -231,6 +233,12 @@ def check_output(out: Path, *, count: int) -> None:
         foreign = (names & there) - made
         if foreign:
             raise DataError(f"{out / min(foreign)} is there already, and no such command made it; choose another --out, or remove it")
+
+
+def _are_samples(header: Header) -> bool:
+    """Images, or latents that nothing decodes."""
+    images = header.dtype == np.uint8 and header.shape[3:] in ((1,), (3,))
+    return images or (header.dtype == np.float32 and len(header.shape) == 4)
 
 
 def _images_below(folder: Path) -> Iterator[str]:

@@ -22,8 +22,9 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import OUTPUTS, PICTURES
 from triptych.core.finetuning import Finetuned, Finetuning
 from triptych.core.images import save_picture, to_uint8
-from triptych.core.model import Example, Sampler, Translator, Upsampler, VideoTranslator
+from triptych.core.model import Sampler, Upsampler
 from triptych.core.rng import Rng
+from triptych.core.translation import Example, Translator, VideoTranslator
 from triptych.data.clip_files import clips_of
 from triptych.data.images import Data
 from triptych.data.stored import evenly_spaced

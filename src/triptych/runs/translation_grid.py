@@ -12,7 +12,7 @@ from torch import Tensor
 
 from triptych.core.batch import STYLE, InputSpec
 from triptych.core.images import nearest_uint8
-from triptych.core.model import Example
+from triptych.core.translation import Example
 from triptych.nn.instance_edges import instance_edges
 from triptych.runs.sampling import Samples, write_grid
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from triptych.core.config import Config
 from triptych.core.errors import DataError
 from triptych.core.images import to_uint8
-from triptych.core.model import VideoTranslator
+from triptych.core.translation import VideoTranslator
 from triptych.data.clip_files import clips_of
 from triptych.engine.distributed import World
 from triptych.engine.precision import autocast

@@ -30,8 +30,9 @@ def write_folder(
     if folder.name in ("", ".."):
         raise ConfigError("out", f"got {str(folder)!r}, expected the name of a folder")
     texts = {name: json.dumps(document, indent=2) + "\n" for name, document in documents.items()}
-    if folder.exists() and not _is_export(folder, known, head, texts):
-        raise ConfigError("out", f"{folder} is there and is no earlier export of this model; choose another, or remove it")
+    why_not = _in_the_way(folder, known, head, texts) if folder.exists() else None
+    if why_not is not None:
+        raise ConfigError("out", f"{folder} is there and {why_not}; choose another, or remove it")
     temporary = temporary_path(folder)
     sweep(folder.parent)
     try:
@@ -47,11 +48,15 @@ def write_folder(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _is_export(folder: Path, known: Collection[str], head: str, texts: Mapping[str, str]) -> bool:
-    """Whether the folder holds nothing, or an export of this model, known by the texts of its documents, and nothing else."""
+def _in_the_way(folder: Path, known: Collection[str], head: str, texts: Mapping[str, str]) -> str | None:
+    """Why a folder may not be replaced; None: it holds nothing, or an export of this model, known by the texts of its documents."""
+    another = "is no earlier export of this model"
     if not folder.is_dir():
-        return False
+        return another
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
     if head not in files:
-        return not any(folder.iterdir())
-    return files <= set(known) and all(holds_text(folder / name, text) for name, text in texts.items())
+        return another if any(folder.iterdir()) else None
+    if not all(holds_text(folder / name, text) for name, text in texts.items()):
+        return another
+    foreign = min(files - set(known), default=None)
+    return None if foreign is None else f"also holds {foreign}, which no export wrote"

@@ -34,6 +34,8 @@ def imported(request: ImportRequest) -> ImportedRun:
 
 def _found(path: Path) -> tuple[Path, Path]:
     """The folder of the configuration, and the file of weights. Raises CheckpointError where they are not there."""
+    if path.suffix == ".json":
+        raise CheckpointError(f"{path}: is no file of weights; give the folder that it lies in, {path.parent}")
     if path.is_file():
         return path.parent, path
     folder = path / _PIPELINE_PART if (path / _PIPELINE_PART / CONFIG).is_file() else path

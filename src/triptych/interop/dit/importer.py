@@ -16,7 +16,7 @@ def imported(request: ImportRequest) -> ImportedRun:
         states, given = read(request, FLAGS, program="DiT")
         config, spec = described(states["model"], given)
         files = files_of(config, spec, states)
-    recognised(request, spec, program="DiT", average="ema" in states, licence=LICENCE)
+    licence = recognised(request, config.network, spec, program="DiT", average="ema" in states, licence=LICENCE)
     flags = command_line({"image-size": spec.image_size * LATENT_FACTOR, "num-classes": spec.num_classes})
     return ImportedRun(
         config=run_of(config, spec),
@@ -24,6 +24,6 @@ def imported(request: ImportRequest) -> ImportedRun:
         files=files,
         flags=flags,
         sources=(request.file,),
-        licence=LICENCE,
+        licence=licence,
         latents=scale_of(spec),
     )

@@ -17,7 +17,7 @@ def imported(request: ImportRequest) -> ImportedRun:
         states, given = read(request, FLAGS, program="SiT")
         config, spec = described(states["model"], given)
         files = files_of(config, spec, states)
-    recognised(request, spec, program="SiT", average="ema" in states, licence=LICENCE)
+    licence = recognised(request, config.network, spec, program="SiT", average="ema" in states, licence=LICENCE)
     flags = {
         "image-size": spec.image_size * LATENT_FACTOR,
         "num-classes": spec.num_classes,
@@ -30,6 +30,6 @@ def imported(request: ImportRequest) -> ImportedRun:
         files=files,
         flags=command_line(flags),
         sources=(request.file,),
-        licence=LICENCE,
+        licence=licence,
         latents=scale_of(spec),
     )

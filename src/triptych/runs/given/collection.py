@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from triptych.data.stored import PROBED, CutOf, Member, evenly_spaced, measure, 
 from triptych.data.tfrecord import Records
 from triptych.data.transforms import Size
 from triptych.data.videos import VIDEOS, is_video, open_clips, open_video
+from triptych.engine.run_directory import RunDirectory, named_runs
 from triptych.runs.given.sizes import Sizing, squares
 
 ImagesLike = str | Path | np.ndarray | Sequence[np.ndarray]
@@ -144,10 +146,20 @@ def open_collection(
     path = user_path(source)
     if not exists(path):
         raise DataError(f"{path}: does not exist; expected a folder, .zip, .tar, .npz or .npy of images")
+    _refuse_runs(path)
     try:
         return _at_path(path, spec, sizing, classes, clips)
     except DataError as error:
         raise (error.renamed("classes") if error.setting == LABELS else error) from error
+
+
+def _refuse_runs(path: Path) -> None:
+    """DataError for a run, or a folder of runs: their files would be taken for images in classes."""
+    if RunDirectory(path).exists():
+        raise DataError(f"{path}: is a run, expected images; triptych sample {shlex.quote(str(path))} --out FOLDER draws some with it")
+    inside = named_runs(path)
+    if inside is not None:
+        raise DataError(f"{path}: holds the runs {inside}, expected images; name the folder or file that has them")
 
 
 def open_squares(

@@ -8,7 +8,7 @@ from typing import Literal
 
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError, DataError
-from triptych.core.model import Translator
+from triptych.core.translation import Translator
 from triptych.data.colours import PLAIN, Colours
 from triptych.data.config import DataConfig
 from triptych.data.cut import Cut, TooSmall

@@ -13,8 +13,8 @@ import torch
 from triptych.core.batch import STYLE, DataSpec, InputSpec, RawBatch, style_map
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError, nearest
-from triptych.core.model import Example, Translator, VideoTranslator
 from triptych.core.reading import user_path
+from triptych.core.translation import Example, Translator, VideoTranslator
 from triptych.data.clip_files import clips_of, open_clip_files
 from triptych.data.clips import ClipDataConfig
 from triptych.data.config import DataConfig
