@@ -98,7 +98,7 @@ def test_every_kind_of_output(run: Run, images: Path, tmp_path: Path, capsys: py
 
 def test_archives_of_something_else_are_kept(run: Run, images: Path, tmp_path: Path) -> None:
     """Latents in the place of directions too; an earlier file of the same kind is replaced."""
-    np.savez(tmp_path / "mine.npz", arr_0=np.zeros(3, np.float32), other=np.zeros(3))
+    np.savez(tmp_path / "mine.npz", arr_0=np.zeros((3, 2), np.float32), other=np.zeros(3))
     coder = run.coder(settings=EncodingConfig(steps=3), device="cpu")
     for _ in range(2):
         coder.encode(pixels(2), labels=[1], out=tmp_path / "latents.npz")
@@ -135,6 +135,8 @@ def test_latents_are_decoded_as_they_were_encoded(
     assert not np.array_equal(expected[4], expected[9])
     np.testing.assert_array_equal(run.coder(device="cpu").decode(latents).images, expected[4])
     np.testing.assert_array_equal(run.edit(latents, device="cpu").images, expected[4])
+    way = run.edit(latents, between=(1, 3), count=3, device="cpu").images
+    assert np.abs(way[[0, 2]].astype(int) - expected[4][[1, 3]]).max() <= 1  # of another batch
     directory, file, out = str(run.directory), str(tmp_path / "latents.npz"), str(tmp_path / "out.npz")
     decode = ["encode", directory, file, "--decode", "--device", "cpu", "--out", out]
     for command, steps in (

@@ -407,6 +407,7 @@ def test_init_and_then_train_without_another_flag(machine, tmp_path, monkeypatch
     again = ["init", "photos", "--hours", "0.011", "--device", "cpu", "--out", "again.toml"]
     assert main(again) == 0, "beside the runs that are there"
     assert tomllib.loads(Path("again.toml").read_text())["run"] == "runs/photos"
+    capsys.readouterr()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/letter.txt").touch()
     for run, line in (
@@ -414,7 +415,8 @@ def test_init_and_then_train_without_another_flag(machine, tmp_path, monkeypatch
         ("mine", "mine is not a run: it has no"),
     ):
         assert main([*again, "--out", "third.toml", "--run", run]) == 2
-        assert line in capsys.readouterr().err and not Path("third.toml").exists()
+        said = capsys.readouterr().err
+        assert line in said and said.count("\n") == 1 and not Path("third.toml").exists(), "before anything is measured"
 
 
 @pytest.mark.parametrize(
