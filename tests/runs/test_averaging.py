@@ -99,7 +99,6 @@ def test_one_that_was_tracked_is_taken_from_the_checkpoint(stored: Run) -> None:
     assert origin == {"images": STEPS * BATCH, "weights": "ema-length-0.1", "hash": checkpoint.hashes["ema-length-0.1"]}
 
 
-@pytest.mark.slow
 def test_an_average_of_a_snapshot_without_a_checkpoint(stored: Run) -> None:
     images = 8 * BATCH
     snapshot = load_checkpoint(stored.directory / f"snapshots/{images:09d}")

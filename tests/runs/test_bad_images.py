@@ -64,7 +64,6 @@ def unbroken(tmp_path_factory, photos: Path) -> Run:
     return train(config(photos, on_error="skip"), tmp_path_factory.mktemp("runs") / "unbroken", device="cpu")
 
 
-@pytest.mark.slow
 def test_each_bad_image_is_named_once_in_a_run(unbroken, photos):
     assert sorted(named(unbroken)) == list(BAD)
     assert read_skip(unbroken.directory / "bad_images.json").keys() == set(BAD)
@@ -154,7 +153,6 @@ def test_a_run_keeps_its_list(tmp_path, photos):
 # Elsewhere
 
 
-@pytest.mark.slow
 def test_evaluation_leaves_them_out(tmp_path, unbroken):
     with pytest.warns(UserWarning, match="cannot be read, and is left out: c"):
         result = unbroken.evaluate(split="all", settings=BitsPerDimConfig(steps=1), out=tmp_path / "x.json", device="cpu")

@@ -55,7 +55,6 @@ def test_away_from_a_weaker_run(runs: dict[str, Path]) -> None:
     assert not np.array_equal(plain.images, led.images)
 
 
-@pytest.mark.slow
 def test_pieces_of_another_guide_are_not_taken_up(runs: dict[str, Path]) -> None:
     """What identifies a request on disk includes the hash of the guide's weights."""
     run = open_run(runs["plain"])

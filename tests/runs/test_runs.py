@@ -64,7 +64,6 @@ def test_an_epoch_is_as_long_as_the_training_images(tmp_path):
     assert json.loads((run.directory / "config.json").read_text())["optim"]["decay_every"] == 1
 
 
-@pytest.mark.slow
 def test_a_run_holds_what_the_format_says(trained):
     root = trained.directory
     document = json.loads((root / "config.json").read_text())
@@ -141,7 +140,6 @@ def test_a_changed_length_says_what_becomes_of_the_learning_rate():
     assert line == "train.total_images changed from 64000000 to 100000"
 
 
-@pytest.mark.slow
 def test_weights_and_checkpoints_are_chosen_by_name(trained):
     assert trained.checkpoints()[-3:] == [12, 18, 24]
     raw, average = (trained.tensors(weights=w) for w in ("raw", "ema-0.999"))
@@ -175,7 +173,6 @@ def test_the_same_command_goes_on(tmp_path):
     assert [line.get("resumed_at") for line in map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())].count(6) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [

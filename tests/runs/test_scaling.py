@@ -207,7 +207,6 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("torchrun")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("case", CASES)

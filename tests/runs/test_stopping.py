@@ -99,7 +99,6 @@ def test_grids_are_drawn_in_microbatches_whose_size_does_not_show(trained, tmp_p
     assert batches == {None: [5], 4: [4, 1]}
 
 
-@pytest.mark.slow
 def test_a_start_that_waits_for_a_file_ends_at_once(trained, tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe")
 

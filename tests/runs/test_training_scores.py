@@ -142,7 +142,6 @@ def test_the_figures_arrive_where_else_is_logged(unbroken, tmp_path, monkeypatch
             assert found == [(line["images"], pytest.approx(line[name], rel=1e-6)) for line in expected], name
 
 
-@pytest.mark.slow
 def test_training_ends_with_the_same_bytes(unbroken, tmp_path):
     train(config(evaluate_every=None), tmp_path, device="cpu")
     ends = [load_checkpoint(checkpoint_path(directory / "checkpoints", 4 * BATCH)) for directory in (unbroken, tmp_path)]

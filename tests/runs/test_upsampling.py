@@ -133,7 +133,6 @@ def test_a_base_run_draws_the_small_images(upsampler: Run, base: Run, tmp_path: 
     assert upsampler.inputs(base.directory).count == 64
 
 
-@pytest.mark.slow
 def test_the_base_and_the_upsampler_do_not_share_noise(upsampler: Run, base: Run) -> None:
     streams = []
     normal = Rng.normal
