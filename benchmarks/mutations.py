@@ -433,6 +433,8 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("runs/image_folder.py", "_refuse_foreign(out, files, made.files if", "(out, files, made.files if", *_tests("runs", "one_person")),
     ("runs/image_folder.py", "made.files if made.request in (None, _FRAMES) else frozenset()", "made.files", *_tests("data", "keypoints")),
     ("runs/averaging.py", "check_notes(place, _LENGTH)", "pass"),
+    ("runs/translating.py", "seed = wanted.seed if drawn else 0", "seed = wanted.seed", *_tests("runs", "translating")),
+    ("runs/translating.py", "seed = wanted.seed if drawn else 0", "seed = 0", *_tests("runs", "translating")),
     ("runs/averaging.py", "if folder.parent.name != SNAPSHOTS:", "if True:"),
     ("runs/averaging.py", "_LENGTH: str(length), _IMAGES: str(images)", "_IMAGES: str(images)"),
     ("runs/latent_data.py", "if Path(source).is_file() and holds_latents(Path(source)):", "if False:"),

@@ -230,6 +230,14 @@ def test_an_interrupted_folder_goes_on_and_another_request_replaces_it(styled: R
     assert done[0] == (0, 8)  # an input has changed
 
 
+def test_a_seed_is_nothing_to_a_model_without_chance(plain: Run, tmp_path: Path) -> None:
+    write_images(tmp_path / "in", ["0.png", "1.png"], size=(16, 16))
+    done: list[tuple[int, int]] = []
+    for seed in (0, 1):
+        plain.translate(tmp_path / "in", out=tmp_path / "out", seed=seed, progress=lambda *now: done.append(now), **CPU)
+    assert done[-1] == (2, 2) and done.count((0, 2)) == 1
+
+
 def test_files_of_others_are_left_alone(plain: Run, tmp_path: Path) -> None:
     write_images(tmp_path / "in", ["a.png", "b.png"])
     out = tmp_path / "out"

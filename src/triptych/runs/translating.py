@@ -149,12 +149,13 @@ def _learning(
     run: StoredRun, opened: Opened, styles: Styles | None, how: Finetuning | None, *, seed: int, progress: Watch
 ) -> Callable[[], None]:
     """What finetunes the opened model on all style images when it is called first, and then no more; without `how` it does nothing."""
+    if how is None or styles is None:
+        return learn_nothing
 
     @functools.cache
     def learn() -> None:
-        if how is not None and styles is not None:
-            look = styles.of([0], 0, answers=1, device=opened.world.device)
-            finetune(opened.model, look, how=how, optim=run.config.optim, seed=seed, progress=progress)
+        look = styles.of([0], 0, answers=1, device=opened.world.device)
+        finetune(opened.model, look, how=how, optim=run.config.optim, seed=seed, progress=progress)
 
     return learn
 
@@ -276,7 +277,9 @@ def _work(model: nn.Module, wanted: Translation, fits: Fits, device: torch.devic
             yield batch, {"images": made}
 
     inputs, styles = [wanted.inputs.origin, wanted.inputs.names], None if wanted.styles is None else wanted.styles.origin
-    asked = [*inputs, styles, wanted.answers, wanted.seed, wanted.settings.to_dict(), wanted.precision, origin]
+    drawn = require_translator(model).random_styles or wanted.first is not None or wanted.learn is not learn_nothing
+    seed = wanted.seed if drawn else 0  # where nothing is random, what one seed made is what another makes
+    asked = [*inputs, styles, wanted.answers, seed, wanted.settings.to_dict(), wanted.precision, origin]
     asked += [] if wanted.first is None else [wanted.first.origin]
     return Work(len(wanted.inputs), digest_of(asked), make)
 
