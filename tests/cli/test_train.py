@@ -178,3 +178,14 @@ def test_only_the_first_process_prints(fake_runs: FakeRuns, capsys: pytest.Captu
 def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith(f"triptych: error: {tmp_path} is neither a recipe nor a run: the folder has no config.json")
+
+
+def test_a_path_that_is_no_run_is_no_unknown_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs/faces").mkdir(parents=True)
+    Path("runs/faces/config.json").touch()
+    for given, hint in (("runs/face", ': there is no config.json; did you mean "faces"?'), ("run/faces", "")):
+        assert main(["train", given]) == 2
+        assert capsys.readouterr().err.startswith(f"triptych: error: no run in {given}{hint}")

@@ -13,6 +13,7 @@ from triptych.cli.arguments import finished, flag_value, next_command, require_i
 from triptych.cli.output import show_page
 from triptych.core.config import Config, config
 from triptych.core.errors import STOPPED_CODE, ConfigError
+from triptych.engine.run_directory import RunDirectory
 from triptych.recipes.catalogue import find_recipe, load_recipe, recipes
 
 if TYPE_CHECKING:
@@ -98,13 +99,18 @@ class Base:
 
 
 def base_of(name: str) -> Base:
-    """The recipe of that name, or the run in that directory; raises ConfigError where it is neither, with the nearest recipe."""
+    """The recipe of that name, or the run in that directory.
+
+    Raises ConfigError where it is neither, with the nearest recipe, and CheckpointError where a path names no run.
+    """
     if name not in recipes() and (Path(name) / "config.json").is_file():
         from triptych.runs import open_run
 
         return Base(open_run(name).config, None, Path(name))
     if name not in recipes() and Path(name).is_dir():
         raise ConfigError("", f"{name} is neither a recipe nor a run: the folder has no config.json (triptych recipes lists the recipes)")
+    if name not in recipes() and len(Path(name).parts) > 1:
+        RunDirectory(Path(name)).read_config()  # which says that no run is there, and the nearest
     recipe = find_recipe(name).name
     return Base(load_recipe(recipe), recipe, Path("runs") / recipe)
 
