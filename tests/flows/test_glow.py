@@ -409,5 +409,5 @@ def test_calls_that_do_not_fit() -> None:
         lambda: model.log_prob(batch(images(2)), rng(2), settings=Config()),
         lambda: model.encode(batch(images(2)).images, labels=None, rng=rng(2), settings=Config()),
     ):
-        with pytest.raises(TypeError, match="are not the settings"):
+        with pytest.raises(ConfigError, match="are not the settings"):
             call()

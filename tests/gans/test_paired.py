@@ -532,7 +532,7 @@ def test_translation_names_what_does_not_fit(change: dict[str, Any], name: str, 
     with pytest.raises(ConfigError) as caught:
         model.translate(inputs, stream(batch), settings=model.translation)
     assert caught.value.setting == name and words in caught.value.reason
-    with pytest.raises(TypeError):
+    with pytest.raises(ConfigError, match="are not the settings wanted here"):
         model.translate(inputs, stream(batch), settings=Pix2PixHDTranslationConfig())
 
 

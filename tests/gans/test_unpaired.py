@@ -418,7 +418,7 @@ def test_what_a_translator_says_of_itself(kind: str) -> None:
         example = model.example(batch(), settings=settings)
         assert example.truth is None and list(example.inputs) == ["images"]
         assert torch.equal(example.inputs["images"], images)
-    with pytest.raises(TypeError, match="TopKConfig are not the settings"):
+    with pytest.raises(ConfigError, match="TopKConfig are not the settings"):
         model.example(batch(), settings=TopKConfig())
 
 
@@ -502,7 +502,7 @@ def test_what_translate_refuses() -> None:
         translated(munit, images, style=noise(1, 1, 3, 8, 8))
     with pytest.raises(ConfigError, match=r"^style: got 2x2 pixels, expected at least 4 along a side$"):
         translated(munit, images, style=noise(2, 1, 3, 2, 2))
-    with pytest.raises(TypeError, match="DirectionConfig are not the settings"):
+    with pytest.raises(ConfigError, match="DirectionConfig are not the settings"):
         munit.translate({"images": images}, rng(2), settings=DirectionConfig())
     for wrong in (-0.5, math.inf, math.nan):
         with pytest.raises(ConfigError, match="temperature"):

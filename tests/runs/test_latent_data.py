@@ -316,6 +316,25 @@ def test_damaged_files_and_latents_where_images_are_wanted_are_refused(folder: P
         open_run(folder / "kl").encode(folder / "latents.npz")
 
 
+def test_a_guide_of_other_latents_is_refused(folder: Path, run: Run, tmp_path: Path):
+    other = shutil.copytree(run.directory, tmp_path / "other")
+    document = json.loads((other / "config.json").read_text())
+    document["spec"]["latents"]["scaled_to"] *= 2
+    (other / "config.json").write_text(json.dumps(document))
+    settings = replace(run.config.model.sampling, guidance_scale=2.0)  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"guide_with: the images of .*other are not those of .*adm \(scaled_to 1\.0 in place of 0\.5\)"):
+        run.sample(1, guide_with=other, settings=settings, device="cpu")
+
+
+def test_images_that_are_gone_are_named_with_what_to_do(folder: Path, run: Run):
+    (folder / "images").rename(folder / "gone")
+    try:
+        with pytest.raises(DataError, match=r"images: does not exist; the latents in .*latents.npz are of the images there: put"):
+            run.score(metrics=["frechet"], count=2, device="cpu")
+    finally:
+        (folder / "gone").rename(folder / "images")
+
+
 # Runs on them ---------------------------------------------------------------------------------------------------------
 
 

@@ -77,6 +77,14 @@ class Config:
         if not condition:
             raise ConfigError(setting, f"got {spelled(getattr(self, setting))}, expected {allowed}")
 
+    def check_types(self) -> None:
+        """Raises ConfigError for a value of another type than its setting's: what is not built by `from_dict` may have one."""
+        for name, annotation in field_types(type(self)).items():
+            try:
+                convert(getattr(self, name), annotation)
+            except ConfigError as error:
+                raise error.inside(name) from None
+
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries, lists, numbers, strings, booleans and None: what JSON can hold."""
         hints = field_types(type(self))
@@ -100,11 +108,11 @@ class Config:
 
 
 def settings_like(default: C, settings: Config | None) -> C:
-    """The settings of a call, `default` for None. Raises TypeError for those of something else."""
+    """The settings of a call, `default` for None. Raises ConfigError for those of something else."""
     if settings is None:
         return default
     if not isinstance(settings, type(default)):
-        raise TypeError(f"{type(settings).__name__} are not the settings wanted here, {type(default).__name__}")
+        raise ConfigError("settings", f"{type(settings).__name__} are not the settings wanted here, {type(default).__name__}")
     return settings
 
 

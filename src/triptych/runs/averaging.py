@@ -6,6 +6,7 @@ images. What `triptych average` made lies in RUN/averages, and is taken where it
 
 from __future__ import annotations
 
+import numbers
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +19,12 @@ from torch import Tensor
 
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.files import explain
+from triptych.core.given import given_path, shown, whole_number
 from triptych.core.model import Averaged, Model
 from triptych.engine.checkpoint import Checkpoint, checkpoint_path, list_checkpoints, load_checkpoint, write_folder, write_tensors
 from triptych.engine.config import AverageConfig
 from triptych.engine.ema import averaged_state
-from triptych.engine.lengths import exponent_of, length_in, length_name
+from triptych.engine.lengths import LENGTHS, exponent_of, length_in, length_name
 from triptych.engine.power_averages import Combination, Profile, combination
 from triptych.engine.run_directory import SNAPSHOTS, RunDirectory
 from triptych.engine.state import SUFFIX
@@ -207,10 +209,15 @@ def average(run: StoredRun, length: float, *, at: int | None = None, out: str | 
     has and for images that no checkpoint or snapshot has seen, CheckpointError where the run has too little or nothing can be written,
     DataError where `out` is there and is no such file.
     """
-    AverageConfig(length=length)
+    if not isinstance(length, numbers.Real):
+        raise ConfigError("length", f"got {shown(length)}, expected {LENGTHS}")
+    AverageConfig(length=float(length))
     directory = run.paths
-    place = None if out is None else Path(out)
+    at = None if at is None else whole_number(at, "at")
+    place = None if out is None else given_path(out, "out")
     if place is not None:
+        if place.suffix != ".safetensors":
+            raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .safetensors")
         check_notes(place, _LENGTH)
     taken = sorted({*run.checkpoints(), *snapshots(directory)})
     if at is not None and not 1 <= at <= max(taken, default=0):

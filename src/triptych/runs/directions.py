@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
 from triptych.core.config import spelled
 from triptych.core.errors import ConfigError, DataError, nearest
+from triptych.core.given import shown, whole_number, whole_numbers
 from triptych.runs.files import check_archive
 from triptych.runs.latents import Latents, PathName, between, check_name, read_arrays, read_levels, write_levels
 from triptych.runs.mixing import first_style, mixed
@@ -178,6 +180,7 @@ class Edit:
     "Pixels of a side of the first layer that has the style of the column; None: the middle of the styles."
 
     def __post_init__(self) -> None:
+        self._check_types()
         self._check_mix()
         ranges = self._ranges()
         if len(ranges) > 1:
@@ -189,6 +192,22 @@ class Edit:
         least = 2 if self.columns and not self.mix else 1
         if self.count is not None and self.count < least:
             raise ConfigError("count", f"got {self.count}, expected at least {least}")
+
+    def _check_types(self) -> None:
+        if not isinstance(self.strengths, Mapping):
+            raise ConfigError("strengths", f"got {shown(self.strengths)}, expected a strength for each of some directions, by name")
+        for name, count in (("pick", None), ("between", 2), ("mix", 2)):
+            value = getattr(self, name)
+            if value is not None:
+                numbers = whole_numbers(value, name, count=count)
+                object.__setattr__(self, name, numbers if count is None else tuple(numbers))
+        if self.path is not None:
+            if self.path not in get_args(PathName):
+                raise ConfigError("path", f"got {shown(self.path)}, expected {' or '.join(get_args(PathName))}")
+            if self.between is None:
+                raise ConfigError("path", f"got {self.path} without {{}}", ["between"])
+        if self.count is not None:
+            object.__setattr__(self, "count", whole_number(self.count, "count"))
 
     def _check_mix(self) -> None:
         if self.mix is None:

@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from triptych.core.batch import RawBatch
-from triptych.core.config import Config
+from triptych.core.config import Config, settings_like
 from triptych.core.errors import ConfigError, RunError
+from triptych.core.given import given_path, shown
 from triptych.core.images import nearest_uint8, to_uint8
 from triptych.core.model import ComparesFeatures, Decoder, Encoder, LatentSampler, Model, Sampler, Styled
 from triptych.core.reading import user_path
@@ -32,7 +33,7 @@ from triptych.runs.given.attributes import attribute_groups, class_groups
 from triptych.runs.given.classes import labels_of
 from triptych.runs.given.collection import Collection, open_squares
 from triptych.runs.latent_space import LatentSpace
-from triptych.runs.latents import Latents, Sampled, check_latents, check_name, read_latents, write_latents
+from triptych.runs.latents import Latents, Sampled, check_latents, check_name, checked, read_latents, write_latents
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.sampling import Samples, check_output, label_list, require_sampler, write_samples
 from triptych.runs.stored import Opened, StoredRun
@@ -57,7 +58,7 @@ class Coder:
     def __init__(self, opened: Opened, settings: Config | None, *, colours: Colours, directory: RunDirectory, progress: Watch) -> None:
         """`colours`: how those of images in files are read; `directory`: of the run that was opened."""
         self.model, self.spec, self._chosen = opened.model, opened.spec, settings
-        self.settings = settings or require_decoder(opened.model).encoding
+        self.settings = settings_like(require_decoder(opened.model).encoding, settings)
         self._opened, self._colours, self._progress, self._networks_loaded = opened, colours, progress, False
         self._space = None if self.spec.latents is None else LatentSpace(self.spec.latents, opened.world, directory)
 
@@ -67,7 +68,7 @@ class Coder:
         *,
         count: int | None = None,
         labels: Sequence[int | str] | None = None,
-        out: Path | None = None,
+        out: str | Path | None = None,
     ) -> Latents:
         """The latents of the first `count` (None: all) of images, at a path or uint8 (n, h, w, c); also written to `out`, an .npz.
 
@@ -75,6 +76,7 @@ class Coder:
         cannot be used and where `out` cannot be written.
         """
         require_encoder(self.model)
+        out = None if out is None else given_path(out, "out")
         if out is not None:
             check_name(out, kind="latents")
         pictures = self.open(images)
@@ -103,14 +105,16 @@ class Coder:
         attributes: str | Path | None = None,
         count: int | None = None,
         labels: Sequence[int | str] | None = None,
-        out: Path | None = None,
-        latents_out: Path | None = None,
+        out: str | Path | None = None,
+        latents_out: str | Path | None = None,
     ) -> tuple[Directions, Latents]:
         """A direction for each class of the images, or for each attribute of a table (see attributes.py), and the latents they are from.
 
         Written to `out` and `latents_out`, each an .npz. The rest as in `encode`. Raises ConfigError or DataError also for images without
         classes, a table that does not fit them, and an attribute that all or none of them have.
         """
+        out = None if out is None else given_path(out, "out")
+        latents_out = None if latents_out is None else given_path(latents_out, "latents_out")
         if out is not None and latents_out is not None and out.resolve() == latents_out.resolve():
             raise ConfigError("directions_out", f"got {str(out)!r}, where the latents go; name another file")
         pictures = self.open(images)
@@ -139,13 +143,14 @@ class Coder:
         *,
         directions: Directions | str | Path | None = None,
         labels: Sequence[int | str] | None = None,
-        out: Path | None = None,
+        out: str | Path | None = None,
     ) -> Samples:
         """The images of latents, given, in a file, or those of samples, moved as `edit` says; also written to `out`, a row for each way.
 
         `labels` are taken in turn for the latents that are picked; None: those that their images had. Raises ConfigError for what does not
         fit, as between two classes where the model is told one, and DataError for a file that cannot be read or written.
         """
+        out = None if out is None else given_path(out, "out")
         if out is not None:
             for source in (latents, directions):
                 if isinstance(source, str | Path):
@@ -162,21 +167,28 @@ class Coder:
             raise ConfigError("labels", f"the latents {edit.between} are of the classes {classes}; give one for all images between them")
         if edit.strengths and not isinstance(directions, Directions | None):
             directions = read_directions(Path(directions))
-        edit = replace(edit, path=edit.path or require_decoder(self.model).interpolation)
+        if edit.between is not None:
+            edit = replace(edit, path=edit.path or require_decoder(self.model).interpolation)
         styles = self._styles(picked) if edit.mix is not None else ()
         made = edit.made_of(picked, directions if isinstance(directions, Directions) else None, styles=styles)
         made = replace(made, settings=settings.to_dict())
         return self._images(made, self._labels(made, None), out, columns=edit.columns, kept=kept, cornered=edit.mix is not None)
 
     def decode(
-        self, latents: Latents | str | Path, *, count: int | None = None, labels: Sequence[int | str] | None = None, out: Path | None = None
+        self,
+        latents: Latents | str | Path,
+        *,
+        count: int | None = None,
+        labels: Sequence[int | str] | None = None,
+        out: str | Path | None = None,
     ) -> Samples:
         """The images of the first `count` (None: all) of latents, given or in a file; also written to `out`: a picture, .npz or a folder.
 
         `labels` are taken in turn; None: those that the images had. Raises ConfigError for labels and latents that do not fit, DataError
         for a file that cannot be read or written.
         """
-        if out is not None and not isinstance(latents, Latents):
+        out = None if out is None else given_path(out, "out")
+        if out is not None and isinstance(latents, str | Path):
             check_kept(out, latents)
         latents = _read(latents)
         count = len(latents) if count is None else count
@@ -187,7 +199,10 @@ class Coder:
 
     def error(self, images: str | Path | np.ndarray | Collection, latents: Latents) -> float:
         """How far images are from what `encode` made of them, decoded: the mean over their values, in levels of 255."""
-        levels = torch.from_numpy(self.open(images).load(range(len(latents)))).permute(0, 3, 1, 2).double()
+        pictures = self.open(images)
+        if len(pictures) < len(latents):
+            raise ConfigError("images", f"got {len(pictures)}, expected {len(latents)}, one for each of the latents")
+        levels = torch.from_numpy(pictures.load(range(len(latents)))).permute(0, 3, 1, 2).double()
         # Not of 8-bit images: rounding would hide errors below half a level.
         settings = self._settings_of(latents)
         work = Work(len(latents), None, lambda items, within: self._decoded(items, latents, latents.labels, settings, kept=Tensor.float))
@@ -198,6 +213,8 @@ class Coder:
         """The images, of the model's size; `classes`: see `open_collection`. Raises DataError for what cannot be used."""
         if isinstance(images, Collection):
             return images
+        if classes not in get_args(ClassesFrom):
+            raise ConfigError("classes", f"got {shown(classes)}, expected {', '.join(get_args(ClassesFrom))}")
         pictured = self.spec.pictured
         return open_squares(images, side=pictured.image_size, channels=pictured.channels, colours=self._colours, classes=classes)
 
@@ -359,7 +376,7 @@ def _instead(model: nn.Module) -> str:
 
 
 def _read(latents: Latents | str | Path) -> Latents:
-    return latents if isinstance(latents, Latents) else read_latents(Path(latents))
+    return read_latents(Path(latents)) if isinstance(latents, str | Path) else checked(latents)
 
 
 def _require_finite(latents: Latents) -> None:

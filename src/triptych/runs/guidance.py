@@ -13,6 +13,7 @@ from triptych.core.errors import ConfigError
 from triptych.core.model import Guidable, Model
 from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory, run_and_checkpoint
+from triptych.runs.latent_space import unlike_latents
 from triptych.runs.loading import WeightsChoice
 from triptych.runs.stored import StoredRun
 
@@ -67,6 +68,9 @@ def guided(
     if theirs is not None and ours is not None and theirs != ours:
         wrong = next((name for name in theirs if name not in ours), theirs[0])
         raise ConfigError(setting, f"the classes of {other.directory} are not those of {run.directory} (its {wrong!r}, for one)")
+    unlike = unlike_latents(run.spec, other.spec)
+    if unlike:
+        raise ConfigError(setting, f"the images of {other.directory} are not those of {run.directory} ({'; '.join(unlike)})")
     helper, origin = other.loaded(weights.checkpoint, weights.chosen, world)
     helper.requires_grad_(False)  # its gradient is wanted for images, not for weights
     sampler = model.guided_by(helper) if guide is not None else model.guided_with(helper)

@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.files import explain
+from triptych.core.given import given_path
 from triptych.core.model import Model
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, save_checkpoint, sweep
 from triptych.engine.run_directory import RunDirectory
@@ -63,12 +64,12 @@ def import_run(
 
     Raises ConfigError for flags that are wrong or missing, CheckpointError for files that cannot be used and where there is a run already.
     """
-    directory = RunDirectory(Path(run_dir))
+    directory, file = RunDirectory(given_path(run_dir, "run_dir")), given_path(file, "file")
     if directory.exists() and not settings_alone(directory):
         raise CheckpointError(f"{run_dir} holds a run already; choose another directory")
     directory.check()
     paths = {name: None if path is None else Path(path) for name, path in (("ema", ema), ("checkpoint", checkpoint), ("data", data))}
-    request = ImportRequest(Path(file), flags, program, ema_rate=ema_rate, report=report, processes=processes, **paths)
+    request = ImportRequest(file, flags, program, ema_rate=ema_rate, report=report, processes=processes, **paths)
     source = imported(request)
     spec = _decoded(source, autoencoder, report)
     origin = {
@@ -169,7 +170,7 @@ def export_run(
     An earlier export of a model with the same settings is replaced. Raises ConfigError that names what the other program cannot express,
     and for an `out` that is something else, CheckpointError where nothing can be read or written.
     """
-    run, out = open_run(run_dir), Path(out)
+    run, out = open_run(run_dir), given_path(out, "out")
     check_place(out / "model" if out.is_dir() else out)  # a folder may be an earlier export, whose config.json is no run's
 
     def load() -> Model:

@@ -7,13 +7,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import explain
+from triptych.core.given import shown, whole_number, whole_numbers
 from triptych.core.npz import DamagedArchive, Header, open_npz, read_npz
 from triptych.core.reading import parsed_json
 from triptych.runs.files import check_archive, check_place, save_npz
@@ -53,6 +54,7 @@ class Latents:
 
     def chosen(self, numbers: Sequence[int], *, setting: str = "pick") -> Latents:
         """Those of some images, in the order of their numbers. Raises ConfigError about `setting` for numbers that are not there."""
+        numbers = whole_numbers(numbers, setting)
         wrong = next((number for number in numbers if not 0 <= number < len(self)), None)
         if wrong is not None:
             raise ConfigError(setting, f"got {wrong}, expected 0 to {len(self) - 1}, the latents that are there")
@@ -90,7 +92,9 @@ def between(latents: Latents, first: int, last: int, count: int, *, path: PathNa
     (Shoemake 1985): the length changes evenly, where on the straight line between two independent noises it falls to 0.7 of theirs.
     The labels are theirs where both have the same, else None. Raises ConfigError for latents that are not there.
     """
-    if count < 2:
+    if path not in get_args(PathName):
+        raise ConfigError("path", f"got {shown(path)}, expected {' or '.join(get_args(PathName))}")
+    if whole_number(count, "count") < 2:
         raise ConfigError("count", f"got {count}, expected at least 2 between two latents")
     ends = latents.chosen((first, last), setting="between")
     shares = np.linspace(0, 1, count)
@@ -111,6 +115,28 @@ def _angle(pair: Latents) -> float:
         products += rows @ rows.T
     lengths = np.sqrt(products[0, 0] * products[1, 1])
     return float(np.arccos(np.clip(products[0, 1] / lengths, -1, 1))) if lengths > 0 else 0.0
+
+
+def checked(latents: object) -> Latents:
+    """Latents as files of them hold them, with labels int64. Raises ConfigError for anything else."""
+    if not isinstance(latents, Latents):
+        raise ConfigError("latents", f"got {shown(latents)}, expected Latents, or the path of a file of them")
+    arrays = latents.arrays
+    if not arrays or not all(isinstance(array, np.ndarray) and array.dtype == np.float32 and array.ndim for array in arrays):
+        found = ", ".join(str(getattr(array, "dtype", type(array).__name__)) for array in arrays) or "no array"
+        raise ConfigError("latents", f"hold {found}, expected arrays of float32 (n, ...)")
+    if len({len(array) for array in arrays}) > 1 or not len(latents):
+        raise ConfigError(
+            "latents", f"hold arrays of {', '.join(str(len(array)) for array in arrays)}, expected those of one image or more"
+        )
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise ConfigError("latents", "hold values that are not finite")
+    if latents.labels is None:
+        return latents
+    labels = np.asarray(latents.labels)
+    if labels.shape != (len(latents),) or not np.issubdtype(labels.dtype, np.integer):
+        raise ConfigError("latents", f"have labels {shown(latents.labels)}, expected {len(latents)} whole numbers")
+    return replace(latents, labels=labels.astype(np.int64))
 
 
 # Files ---------------------------------------------------------------------------------------------------------------

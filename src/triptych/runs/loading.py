@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Literal, TypedDict
 
 from triptych.core.config import Config, config
@@ -23,6 +24,9 @@ class WeightsChoice(Config):
     "Length of a power-function average (0.1), which need not have been tracked; None: see weights."
 
     def validate(self) -> None:
+        if isinstance(self.checkpoint, numbers.Integral) and not isinstance(self.checkpoint, bool):  # its number, in Python
+            object.__setattr__(self, "checkpoint", str(self.checkpoint))
+        self.check_types()
         named = self.checkpoint in ("latest", "best") or self.checkpoint.isdecimal()
         self.require(named, "checkpoint", "latest, best or a number of images")
         if self.ema_length is not None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from triptych.core.errors import ConfigError, nearest
+from triptych.core.given import shown
 from triptych.evaluation.catalogue import METRICS
 from triptych.evaluation.clip_metric import CLIP_METRICS
 from triptych.evaluation.feature_space import SPACES, Embedder
@@ -53,6 +54,8 @@ def metric_name(name: str) -> str:
 
 def metric_names(names: Sequence[str] | None) -> list[str]:
     """The metrics that are asked for, each once; None: the usual ones. Raises ConfigError for a name that is not known."""
+    if names is not None and (isinstance(names, str) or not isinstance(names, Sequence)):
+        raise ConfigError("metrics", f"got {shown(names)}, expected a list of names")
     known = [FID, *SET_METRICS, *PAIR_METRICS]
     for name in names or ():
         if name not in known:

@@ -9,7 +9,8 @@ from typing import Unpack
 import numpy as np
 
 from triptych.core.config import Config
-from triptych.core.errors import CheckpointError
+from triptych.core.errors import CheckpointError, ConfigError
+from triptych.core.given import given_path, shown, whole_number
 from triptych.data.config import ClassesFrom
 from triptych.engine.progress import Watch, unwatched
 from triptych.engine.run_directory import RunDirectory
@@ -102,18 +103,24 @@ class Run(StoredRun):
         give the same images.
         """
         edit = Edit(strengths or {}, pick, between, path, count, mix, mix_at)
+        if directions is not None and not strengths:
+            raise ConfigError("directions", "got some without {}, how far to go along them", ["strengths"])
+        if latents is not None:
+            for name, value, usual in (("seed", seed, 0), ("settings", settings, None)):
+                if value != usual:
+                    raise ConfigError(name, f"got {shown(value)} beside {{}}, which are not drawn; leave it out", ["latents"])
         source = self.directory / DIRECTIONS if directions is None else directions
-        place = None if out is None else Path(out)
+        place = None if out is None else given_path(out, "out")
         if place is not None:
             check_place(place)  # before the weights are read
         coder = self.coder(progress=progress, **loading)
         if latents is None:
-            return coder.edit(Sampled(seed, labels, settings), edit, directions=source, out=place)
+            return coder.edit(Sampled(whole_number(seed, "seed", least=0), labels, settings), edit, directions=source, out=place)
         return coder.edit(latents, edit, directions=source, labels=labels, out=place)
 
 
 def open_run(run_dir: str | Path) -> Run:
     """The run in a directory. Raises CheckpointError where there is none that this version can read."""
-    if not str(run_dir):
-        raise CheckpointError("got '', expected the directory of a run")
+    if not isinstance(run_dir, str | Path) or not str(run_dir):
+        raise CheckpointError(f"got {shown(run_dir)}, expected the directory of a run")
     return Run(RunDirectory(Path(run_dir)))

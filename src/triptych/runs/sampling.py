@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from triptych.core.batch import DataSpec
-from triptych.core.config import Config
+from triptych.core.config import Config, settings_like
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.files import OUTPUTS, PICTURES, explain, write_text
+from triptych.core.given import given_path, shown, whole_number
 from triptych.core.images import enlarge, grid, save_picture, to_uint8
 from triptych.core.memory import available_memory, in_bytes
 from triptych.core.model import Report, Sampler, Upsampler
@@ -54,7 +55,7 @@ def sample(
     progress: Watch = unwatched,
     **loading: Unpack[LoadingKeywords],
 ) -> Samples:
-    """`count` samples, all of them in every process. Image k depends on the seed and k, not on batch size or processes.
+    """`count` samples, all of them in every process. Image k depends on the seed and k; on batch size and processes by rounding alone.
 
     `labels` (numbers or class names) are taken in turn; None: all classes in turn. `settings`: of the model's sampler;
     None: those of the run. `out`: a .png, .jpg or .webp for a grid, a .npz, or a folder; an interrupted call goes on where it was.
@@ -63,13 +64,13 @@ def sample(
     many there are.
     Raises ConfigError and CheckpointError for what the run does not have, DataError where `out` cannot be written.
     """
-    if count < 1:
-        raise ConfigError("count", f"got {count}, expected at least 1")
+    count, seed = whole_number(count, "count", least=1), whole_number(seed, "seed", least=0)
     require_room(count, run.spec.pictured)
     if out is not None:
-        check_output(Path(out), count=count)  # before the weights are read
+        out = given_path(out, "out")
+        check_output(out, count=count)  # before the weights are read
     opened = run.open(Loading(**loading))
-    chosen = settings or require_sampler(opened.model).sampling
+    chosen = settings_like(require_sampler(opened.model).sampling, settings)
     leading = {"guide": guide, "guide_with": guide_with, "guide_ema_length": guide_ema_length}
     sampler = guided(opened.model, run, **leading, settings=chosen, world=opened.world)
     num_classes = require_sampler(sampler.model).num_classes
@@ -119,6 +120,8 @@ def label_list(num_classes: int | None, spec: DataSpec, *, count: int, given: Se
         if given is not None:
             raise ConfigError("labels", "this run's model was trained without labels; leave them out")
         return None
+    if given is not None and (isinstance(given, str | bytes) or not isinstance(given, Iterable)):
+        raise ConfigError("labels", f"got {shown(given)}, expected a list of numbers or names of classes")
     chosen = range(num_classes) if given is None else [_label(value, spec, num_classes) for value in given]
     if not chosen:
         raise ConfigError("labels", "got an empty list, expected at least one label")
@@ -130,8 +133,10 @@ def _label(value: int | str, spec: DataSpec, num_classes: int) -> int:
     if isinstance(value, str) and value in names:
         return names.index(value)
     try:
-        label = int(value)
+        label = int(value) if isinstance(value, str) else whole_number(value, "labels")
     except ValueError:
+        if not isinstance(value, str):
+            raise
         known = f", or a name: {', '.join(names[:_NAMED])}{', ...' if len(names) > _NAMED else ''}" if names else ""
         raise ConfigError(
             "labels", f"unknown class {value!r}{nearest(str(value), names)} (expected 0 to {num_classes - 1}{known})"

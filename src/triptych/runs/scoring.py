@@ -19,6 +19,7 @@ import numpy as np
 
 from triptych.core.errors import ConfigError, DataError, UserError
 from triptych.core.files import write_text
+from triptych.core.given import shown
 from triptych.core.reading import parsed_json
 from triptych.engine.distributed import World, open_world
 from triptych.engine.progress import Watch, unwatched
@@ -125,6 +126,9 @@ def score(
 
     Raises ConfigError, CheckpointError and DataError where nothing can be measured, RunError for outputs that are not finite.
     """
+    for name, given in (("images", images), ("reference", "" if reference is None else reference)):
+        if not isinstance(given, str | Path | StoredRun):
+            raise ConfigError(name, f"got {shown(given)}, expected a path or a run; of images in memory, write them to a folder or .npz")
     chosen, settings, request = Loading(**loading), settings or SetMetricConfig(), request or ImageRequest()
     single = single or SingleRequest()
     place, kept = _places(out, keep_samples, read=(images, reference))

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from triptych.core.errors import RunError, Stopped
+from triptych.core.errors import ConfigError, RunError, Stopped
+from triptych.core.given import given_path, shown
 from triptych.core.model import DataInitialized, Model
 from triptych.core.rng import Rng
 from triptych.data.fingerprint import fingerprint
@@ -60,6 +61,12 @@ def train(
     Raises UserError (ConfigError, DataError, CheckpointError) before anything is written, RunError when training fails, and Stopped, a
     KeyboardInterrupt, when a signal comes before the first step or after another one.
     """
+    if not isinstance(config, RunConfig):
+        raise ConfigError("config", f"got {shown(config)}, expected a RunConfig, as triptych.recipes makes them: adm_digits()")
+    if not isinstance(recipe, str | None):
+        raise ConfigError("recipe", f"got {shown(recipe)}, expected the name of a recipe, or nothing")
+    run_dir = given_path(run_dir, "run_dir")
+    init_from = None if init_from is None else given_path(init_from, "init_from")
     keep_freed_memory(keep=False)  # until an iteration has fitted into memory
     world = open_world(device)
     directory = RunDirectory(Path(run_dir))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 
@@ -12,11 +13,13 @@ from triptych.core.address import is_address
 from triptych.core.batch import DataSpec
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
+from triptych.core.given import shown
 from triptych.core.reading import user_path
 from triptych.data.config import DataConfig
 from triptych.data.domains import UnpairedImages
 from triptych.data.few_shot import FewShotDataConfig
 from triptych.data.images import Data, ImageSet, Loaded
+from triptych.data.patterns import exists
 from triptych.runs.given.known import known
 from triptych.runs.given.pictures import Split, SplitPictures
 from triptych.runs.latent_space import unlike_latents
@@ -33,7 +36,8 @@ def reopened(config: DataConfig, spec: DataSpec) -> Data:
         raise DataError(f"{config.path}: no longer the data of this run (size, channels, inputs: {now} in place of {before})")
     unlike = unlike_latents(spec, data.spec)
     if unlike:
-        raise DataError(f"{config.path}: no longer the latents of this run ({'; '.join(unlike)})")
+        reason = f"{config.path}: no longer the latents of this run ({'; '.join(unlike)})"
+        raise DataError(f"{reason}: put the file back that it learned, or encode its images with triptych data encode --with RUN")
     return data
 
 
@@ -69,10 +73,15 @@ def model_reference(
     translation, which say its direction. `most`: of so many images at most, spread evenly over all. Raises ConfigError or DataError where
     there are none.
     """
+    if split not in (None, *_SPLITS):
+        raise ConfigError("split", f"got {shown(split)}, expected {', '.join(_SPLITS)}")
     config = run.config.data
     data = reopened(config, run.spec)
     if data.pictures is not None:  # the images that the latents are of
-        config = data.pictures
+        latents, config = config.path, data.pictures
+        if config.path is not None and not exists(Path(config.path)):
+            reason = f"{config.path}: does not exist; the latents in {latents} are of the images there"
+            raise DataError(f"{reason}: put them back, or name images to compare with (reference)")
         data = config.open()
     split = split or ("validation" if isinstance(config, FewShotDataConfig) and data.validation is not None else "train")
     if split == "validation" and data.validation is None:

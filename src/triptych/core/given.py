@@ -1,0 +1,49 @@
+"""What Python calls are given, as what it has to be; else a ConfigError names the argument, before anything is read or made."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from triptych.core.errors import ConfigError
+
+_MOST_SHOWN = 60  # characters of a value in a message
+
+
+def whole_number(value: Any, name: str, *, least: int | None = None) -> int:
+    """An int, also of numpy's; `least`: the smallest that is allowed. Raises ConfigError about the argument `name`."""
+    wanted = "a whole number" if least is None else f"a whole number from {least} on"
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or (least is not None and number < least):
+        raise ConfigError(name, f"got {shown(value)}, expected {wanted}")
+    return number
+
+
+def whole_numbers(values: Any, name: str, *, count: int | None = None) -> list[int]:
+    """Several of them, `count` where it is given. Raises ConfigError about the argument `name`."""
+    wanted = "whole numbers" if count is None else f"{count} whole numbers"
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise ConfigError(name, f"got {shown(values)}, expected {wanted}")
+    numbers = [whole_number(value, name) for value in values]
+    if count is not None and len(numbers) != count:
+        raise ConfigError(name, f"got {len(numbers)} numbers, expected {wanted}")
+    return numbers
+
+
+def given_path(value: Any, name: str) -> Path:
+    """A path, of a text that is not empty or a Path. Raises ConfigError about the argument `name`."""
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise ConfigError(name, f"got {shown(value)}, expected a path")
+    return Path(value)
+
+
+def shown(value: Any) -> str:
+    """A value in a message, in one line that is not too long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
