@@ -178,7 +178,7 @@ def test_an_earlier_export_is_replaced(file: str, capsys: pytest.CaptureFixture[
     assert failed(["export", "net", "--to", "guided-diffusion", "--out", "c.pt"], capsys).startswith(line)
     assert not Path("c.pt").exists() and Path("c.flags.txt").read_text() == "mine"
     Path("folder/unet/notes.txt").write_text("mine")
-    assert "is no earlier export" in failed(["export", "net", "--to", "diffusers", "--out", "folder"], capsys)
+    assert "folder is there and also holds unet/notes.txt" in failed(["export", "net", "--to", "diffusers", "--out", "folder"], capsys)
     assert Path("folder/unet/notes.txt").read_text() == "mine"
 
 

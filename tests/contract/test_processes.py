@@ -20,7 +20,7 @@ from triptych.runs import Run, open_run
 from triptych.runs.stored import build
 
 pytestmark = [pytest.mark.xdist_group("torchrun"), pytest.mark.timeout(900)]  # the first one waits for all the runs
-FIRST = ["edm2-digits", "glow-digits", "spade-camvid", "stylegan2-digits"]
+FIRST = ["edm2-digits", "stylegan2-digits"]
 """Those that are not slow."""
 SLOW = [name for name in MODELS if name not in FIRST]
 

@@ -162,6 +162,7 @@ def test_many_words_are_those_of_few():
         assert torch.equal(rng[k : k + 1].words("b", 7), many[k : k + 1, :7])
 
 
+@pytest.mark.slow
 def test_draws_ahead_and_compiled_ones_are_the_same():
     names = [f"block{k}" for k in range(5)]
     for some in (rng(3, start=2**33), rng(300)):

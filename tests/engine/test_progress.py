@@ -84,6 +84,7 @@ assert not [name for name in sys.modules if name.partition(".")[0] == "rich"]
     assert done.stderr.startswith("5/10 images")
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_this_process(tmp_path: Path) -> None:
     # In a process of its own: here, freed memory that malloc has kept would be taken without any growth.
     process = forked(take_memory, files=str(tmp_path / "said"))

@@ -189,6 +189,7 @@ def train_together(folder: Path) -> None:
     torch.save(loop.model.state_dict(), folder / f"{world.rank}.pt")
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("torchrun")
 def test_microbatches_and_processes_move_p_alike(tmp_path: Path) -> None:
     whole, parts = (make_loop(steered(), tmp_path / name, microbatch=size, **LENGTH) for name, size in (("whole", None), ("parts", 3)))

@@ -115,6 +115,7 @@ def test_settings_out_of_range_are_refused() -> None:
             PenaltyConfig(**{name: value})
 
 
+@pytest.mark.slow
 def test_a_compiled_discriminator_has_the_same_penalty(small) -> None:
     images, labels, gradients = numbers(2, 3, 6, 6), numbers(2, 2, 6, 6, seed=1), []
     for compiled in (False, True):

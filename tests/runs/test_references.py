@@ -184,6 +184,7 @@ def die(path: Path, cache: Path) -> int:
     return 1
 
 
+@pytest.mark.slow
 def test_a_killed_command_leaves_what_it_made(file: Path, cached: Path) -> None:
     run_together(1, die, file, cached.parent)
     assert any(".partial-" in path.name for path in cached.iterdir()) and not list(cached.glob("*[0-9a-f].npz"))
