@@ -456,7 +456,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("runs/averaging.py", "_LENGTH: str(length), _IMAGES: str(images)", "_IMAGES: str(images)"),
     ("runs/latent_data.py", "if Path(source).is_file() and holds_latents(Path(source)):", "if False:"),
     ("runs/latent_data.py", '"enlarge": enlarge, "on_error": on_error}', "}"),
-    ("cli/data.py", "options = dataclasses.replace(options, checkpoint=checkpoint)", "pass", *_tests("runs", "latent_data")),
+    ("cli/data.py", 'flag_value("--checkpoint", flags) or options.checkpoint', "options.checkpoint", *_tests("runs", "latent_data")),
     ("cli/data.py", "raise _with_flags(error) from None", "raise", *_tests("runs", "latent_data")),
     ("cli/launch.py", '.lstrip("-.") or "run"', ' or "run"', *_tests("cli", "launch")),
     ("cli/init.py", "directory=run,", 'directory="runs",', *_tests("runs", "choosing")),

@@ -8,14 +8,22 @@ from pathlib import Path
 from typing import Literal
 
 from triptych.cli import data_doctor, data_draw, data_pack, data_person, data_points, data_show
-from triptych.cli.arguments import asks_for_help, counted, finished, named_as_flags, require_images, run_argument
+from triptych.cli.arguments import (
+    asks_for_help,
+    at_checkpoint,
+    counted,
+    finished,
+    flag_value,
+    named_as_flags,
+    require_images,
+    run_argument,
+)
 from triptych.cli.data_settings import SIZE, lengthened
 from triptych.cli.output import show_page
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.data.config import ClassesFrom
-from triptych.engine.run_directory import run_and_checkpoint
 from triptych.runs.loading import Loading
 
 _ENCODE_LINE = "triptych data encode IMAGES --with RUN --out FILE.npz"
@@ -170,13 +178,9 @@ def _encode(arguments: Sequence[str]) -> int:
     out = options.out
     assert options.autoencoder is not None and out is not None
     require_images(images, note="; expected a folder, .zip, .tar, .npz or .npy of images")
-    run, checkpoint = run_and_checkpoint(options.autoencoder)
-    if checkpoint is not None:
-        if options.checkpoint != "latest":
-            named = f"got one beside {options.autoencoder!r}, which is a checkpoint already"
-            raise ConfigError("--checkpoint", f"{named}; leave one of them out")
-        options = dataclasses.replace(options, checkpoint=checkpoint)
-    directory = run_argument([str(run)], usage=_ENCODE_LINE)
+    run, *flags = at_checkpoint([options.autoencoder, *arguments[1:]])
+    options = dataclasses.replace(options, checkpoint=flag_value("--checkpoint", flags) or options.checkpoint)
+    directory = run_argument([run], usage=_ENCODE_LINE)
 
     from triptych.runs import open_run
     from triptych.runs.latent_data import encode_data

@@ -126,9 +126,7 @@ def score(
 
     Raises ConfigError, CheckpointError and DataError where nothing can be measured, RunError for outputs that are not finite.
     """
-    for name, given in (("images", images), ("reference", "" if reference is None else reference)):
-        if not isinstance(given, str | Path | StoredRun):
-            raise ConfigError(name, f"got {shown(given)}, expected a path or a run; of images in memory, write them to a folder or .npz")
+    _require_places(images=images, reference="" if reference is None else reference)
     chosen, settings, request = Loading(**loading), settings or SetMetricConfig(), request or ImageRequest()
     single = single or SingleRequest()
     place, kept = _places(out, keep_samples, read=(images, reference))
@@ -170,6 +168,13 @@ def score(
 
 
 # Before the weights are read --------------------------------------------------------------------------------------------
+
+
+def _require_places(**sides: object) -> None:
+    """Raises ConfigError for what is neither a path nor a run."""
+    for name, given in sides.items():
+        if not isinstance(given, str | Path | StoredRun):
+            raise ConfigError(name, f"got {shown(given)}, expected a path or a run; of images in memory, write them to a folder or .npz")
 
 
 def _places(out: str | Path | None, keep_samples: str | Path | None, *, read: Sequence[object]) -> tuple[Path | None, Path | None]:
