@@ -78,7 +78,18 @@ def test_links_are_followed_but_not_in_circles(tmp_path):
     root.mkdir()
     (root / "link").symlink_to(tmp_path / "real")
     (tmp_path / "real" / "back").symlink_to(root)
-    assert len(opened(root).train) == 1
+    data = opened(root)
+    assert len(data.train) == 1
+    assert [note for note in data.notes if "link" in note] == [f"{root}/link/back: a link to a folder that is there already; its images count once"]
+
+
+def test_a_second_link_to_a_folder_is_no_class_without_images(tmp_path):
+    """Its images are there once, as those of the first."""
+    write_folder(tmp_path / "root", ["a/1.png", "a/2.png", "c/1.png"])
+    (tmp_path / "root" / "b").symlink_to(tmp_path / "root" / "a")
+    data = opened(tmp_path / "root")
+    assert data.spec.class_names == ("a", "c") and len(data.train) == 3
+    assert any(f"{tmp_path}/root/b: a link to a folder" in note for note in data.notes), data.notes
 
 
 @pytest.mark.parametrize("labels", ["auto", "folder", "prefix"])
@@ -623,6 +634,7 @@ def test_the_last_of_two_members_of_one_name_counts(tmp_path):
     for name in ("x.zip", "x.tar"):
         data = opened(tmp_path / name)
         assert len(data.train) == 1 and data.train.content(0) == last, name
+        assert any("1 of its files have the name of a later one" in note for note in data.notes), data.notes
 
 
 def test_links_in_a_tar(tmp_path):
@@ -642,4 +654,4 @@ def test_links_in_a_tar(tmp_path):
             archive.addfile(link)
     data = opened(tmp_path / "x.tar")
     assert [data.train.content(k) for k in range(len(data.train))] == [content, content]
-    assert any("2 .png" in note for note in data.notes), data.notes
+    assert any(note.endswith("passed over 2 files that are no images: 2 links (.png)") for note in data.notes), data.notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import html
 import json
 import shutil
@@ -21,6 +22,7 @@ from triptych.data.config import DataConfig
 from triptych.data.examination import Examination
 from triptych.data.pairs import PairedDataConfig
 from triptych.data.skipping import read_skip, write_skip
+from triptych.data.subjects import Subjects
 from triptych.runs import doctor
 from triptych.runs.doctor import examine
 
@@ -279,6 +281,21 @@ def test_an_interrupted_command_goes_on_and_ends_with_the_same_file(tmp_path: Pa
     seen.clear()
     examine(config, workers=0, out=tmp_path / "parts.json")
     assert len(seen) == 16, "a file has changed since: what was found before does not count"
+
+
+def test_a_file_that_the_system_does_not_give(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no image of a bad format: what is to be done about it is said."""
+    read = Subjects.read
+
+    def refused(subjects: Subjects, item: int) -> object:
+        if subjects.key(item) == "cat/1.png":
+            raise PermissionError(errno.EACCES, "Permission denied", "cat/1.png")
+        return read(subjects, item)
+
+    monkeypatch.setattr(Subjects, "read", refused)
+    found = examine(DataConfig(path=str(folder), image_size=16), workers=0).findings
+    assert [(each.fault.name, each.count, each.fault.stops) for each in found] == [("unopened", 1, True)]
+    assert "permissions" in found[0].fault.advice and "Permission denied" in next(iter(found[0].why.values()))
 
 
 def test_processes_find_the_same(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

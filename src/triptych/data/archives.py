@@ -112,11 +112,13 @@ class Archive(Files):
 
         Raises DataError for a member that is larger than an image, or lies outside of `file`.
         """
-        members = list({member.name: member for member in members}.values())  # the last one of a name counts, as where it is unpacked
+        every, members = len(members), list({member.name: member for member in members}.values())  # the last of a name, as if unpacked
         members.sort(key=lambda member: member.name.split("/"))
         self._tables = {member.name: member for member in members if is_table(member.name) or member.name == PACK_FILE}
         images = [member for member in members if member.name not in self._tables]
         super().__init__(place, [member.name for member in images], passed_over=passed_over, tables=filter(is_table, self._tables))
+        if len(members) < every:
+            self.remarks.append(f"{place}: {every - len(members):,} of its files have the name of a later one, which counts alone")
         self._file = file
         self.objects = {str(place): str(file.identity)} if isinstance(file, RemoteFile) else {}
         labels = dict(beside or {})
@@ -338,7 +340,7 @@ def _tar_members(
                 if member.islnk() and member.linkname in before:  # a file that was written before under another name
                     yield replace(before[member.linkname], name=member.name)
                 else:
-                    passed_over[ending(member.name)] += 1
+                    passed_over[f"links ({ending(member.name) or 'without an ending'})"] += 1
             tar.members = []  # it would keep them all  # pyright: ignore[reportAttributeAccessIssue]
             stream.left = _COPY_BYTES
     if stream.last.strip(b"\0"):  # tarfile takes any header that it cannot read for the end

@@ -84,21 +84,23 @@ class Files(ABC):
         self.left_out = frozenset[str]()
         "Names of images that are there and not among these."
         self.passed_over = passed_over or Counter()
+        self.remarks = list[str]()
+        "What else the log is to say of them."
         self.objects: dict[str, str] = {}
         "Which version it is of each file that lies elsewhere, by address."
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the log says of the files: which were passed over."""
+        """What the log says of the files: which were passed over, and why others are not there."""
         counted = self.passed_over.most_common()
         if not counted:
-            return ()
+            return tuple(self.remarks)
         shown = [f"{count:,} {suffix or 'without an ending'}" for suffix, count in counted[:_MOST_ENDINGS]]
         rest = sum(count for _, count in counted[_MOST_ENDINGS:])
         shown += [f"{rest:,} others"] if rest else []
         total = sum(self.passed_over.values())
         what = "1 file that is no image" if total == 1 else f"{total:,} files that are no images"
-        return (f"{self.place}: passed over {what}: {', '.join(shown)}",)
+        return (f"{self.place}: passed over {what}: {', '.join(shown)}", *self.remarks)
 
     def describe(self, k: int) -> str:
         """The path of a file, for messages."""
@@ -160,7 +162,7 @@ class _Part(Files):
     def __init__(self, files: Files, numbers: np.ndarray) -> None:
         names = [files.names[int(k)] for k in numbers]
         super().__init__(files.place, names, passed_over=files.passed_over, tables=files.tables)
-        self.left_out = files.left_out | set(files.names) - set(names)
+        self.left_out, self.remarks = files.left_out | set(files.names) - set(names), files.remarks
         self._files, self._numbers = files, numbers
         self.objects = files.objects
 
@@ -254,12 +256,12 @@ def _holds(question: Callable[[], bool]) -> bool:
 
 
 def walked(
-    root: Path, statuses: dict[str, list[int]] | None = None
+    root: Path, statuses: dict[str, list[int]] | None = None, again: list[str] | None = None
 ) -> Iterator[tuple[str, list[os.DirEntry[str]], list[os.DirEntry[str]]]]:
     """A folder and all folders below it, links followed: its path from `root` ("" for that), its folders and its other entries, in order.
 
     A caller may remove folders from the list, which are then not entered; one that a link leads back to has none. `statuses` gets what
-    `status_of` says of each before it is looked into. Raises DataError for one that cannot be looked into.
+    `status_of` says of each before it is looked into, `again` the folders that were there under another path. Raises DataError for one that cannot be looked into.
     """
     visited: set[tuple[int, int]] = set()
     waiting = [""]
@@ -272,7 +274,10 @@ def walked(
             status = folder.stat()
             if statuses is not None:
                 statuses[relative] = status_of(status)
-            if (status.st_dev, status.st_ino) not in visited:
+            if (status.st_dev, status.st_ino) in visited:
+                if again is not None:
+                    again.append(relative)
+            else:
                 with os.scandir(folder) as entries:
                     for entry in sorted(entries, key=lambda entry: entry.name):
                         (folders if _holds(entry.is_dir) else others).append(entry)
@@ -293,9 +298,9 @@ def open_folder(root: Path) -> tuple[Folder, list[str]]:
     known = kept(root)
     if known is not None:
         return Folder(root, Names.joined(known.names, known.ends), passed_over=known.passed_over, tables=known.tables), known.empty
-    started, statuses, links = time.time_ns(), dict[str, list[int]](), False
+    started, statuses, again, links = time.time_ns(), dict[str, list[int]](), list[str](), False
     names, empty, tables, passed_over = [], [], [], Counter[str]()
-    for relative, folders, others in walked(root, statuses):
+    for relative, folders, others in walked(root, statuses, again):
         links |= any(entry.is_symlink() for entry in others)
         folders[:] = [entry for entry in folders if not entry.name.startswith(".")]
         overview = made_in(root / relative).overview if any(entry.name == STAMP for entry in others) else None
@@ -306,10 +311,11 @@ def open_folder(root: Path) -> tuple[Folder, list[str]]:
         images = [entry for entry in taken if not is_table(entry.name)]
         names += [f"{relative}/{entry.name}" if relative else entry.name for entry in images]
         tables += [f"{relative}/{LABELS_FILE}" if relative else LABELS_FILE] if len(images) < len(taken) else []
-        if not images and not folders and relative:
+        if not images and not folders and relative and relative not in again:
             empty.append(relative)
     files = Folder(root, sorted(names, key=lambda name: name.split("/")), passed_over=passed_over, tables=tables)
-    if not links:
+    files.remarks += [f"{root / folder}: a link to a folder that is there already; its images count once" for folder in again]
+    if not links and not again:
         listing = Listing(files.names.bytes, files.names.ends, empty, tables, passed_over)
         keep(root, listing, statuses, started=started)
     return files, empty

@@ -140,9 +140,9 @@ def look_at_map(value: Value, *, num_classes: int | None) -> Look:
 
 
 def unread(error: Exception) -> Look:
-    """What there is to say of an image whose bytes cannot be read."""
+    """What there is to say of an image whose bytes cannot be read: they are damaged, or the system refuses."""
     look = Look()
-    look.found("damaged" if isinstance(error, DataError) else "unreadable", reason(error))
+    look.found("unopened" if isinstance(error, OSError) else "damaged", reason(error))
     return look
 
 

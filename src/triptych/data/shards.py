@@ -46,6 +46,7 @@ class Shards(Files):
                 raise DataError(f"{place}: {names[k]} lies in {holders}; give each image a path of its own")
         passed_over = sum((archive.passed_over for archive in archives), Counter[str]())
         super().__init__(place, [names[k] for k in order], passed_over=passed_over)
+        self.remarks += [remark for archive in archives for remark in archive.remarks]
         self._archives, self._owners, self._numbers = archives, owners[order], numbers[order]
         self.objects = {address: said for archive in archives for address, said in archive.objects.items()}
         self._open: dict[int, None] = {}

@@ -259,7 +259,7 @@ class ClipFolder(Files):
         super().__init__(root, [*folder.names, *(f"{clip}/{t:06d}" for clip, video in self.videos.items() for t in range(len(video)))])
         for name in videos:
             folder.passed_over[ending(name)] -= 1
-        self.passed_over = +folder.passed_over
+        self.passed_over, self.remarks = +folder.passed_over, folder.remarks
         self._list, self._firsts = list(self.videos.values()), np.cumsum([len(folder.names), *map(len, self.videos.values())])
 
     def _place(self, k: int) -> tuple[int, int]:
