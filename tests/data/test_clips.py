@@ -61,6 +61,11 @@ def test_clips_by_folder_or_name_in_the_order_of_their_numbers() -> None:
     assert clips_of(["3", "20", "100"]) == {"": [0, 1, 2]}
 
 
+def test_a_folder_and_names_that_would_be_one_clip() -> None:
+    with pytest.raises(DataError, match=r"drive/1 and drive_0002 would be frames of one clip, drive; rename"):
+        clips_of(["drive/1", "drive/2", "drive_0002"])
+
+
 def test_the_length_of_a_clip() -> None:
     assert [LENGTH.at(seen) for seen in (0, 6, 7, 13, 14, 10**15)] == [2, 2, 4, 4, 5, 5]
     assert ClipLength(first=3, most=9).at(10**9) == 3

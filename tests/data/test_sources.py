@@ -80,7 +80,9 @@ def test_links_are_followed_but_not_in_circles(tmp_path):
     (tmp_path / "real" / "back").symlink_to(root)
     data = opened(root)
     assert len(data.train) == 1
-    assert [note for note in data.notes if "link" in note] == [f"{root}/link/back: a link to a folder that is there already; its images count once"]
+    assert [note for note in data.notes if "link" in note] == [
+        f"{root}/link/back: a link to a folder that is there already; its images count once"
+    ]
 
 
 def test_a_second_link_to_a_folder_is_no_class_without_images(tmp_path):

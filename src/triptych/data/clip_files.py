@@ -58,11 +58,19 @@ def open_clip_files(root: Path, types: Mapping[str, str]) -> ClipFiles:
 
 
 def clips_of(keys: Sequence[str]) -> dict[str, list[int]]:
-    """The numbers of the frames of each clip, in order, by the clip's name; of frames by sub-folders and stem."""
+    """The numbers of the frames of each clip, in order, by the clip's name; of frames by sub-folders and stem.
+
+    A clip is a folder, or what names begin with. Raises DataError where both have one name.
+    """
     clips: dict[str, list[int]] = {}
     for k, key in enumerate(keys):
         folder, _, stem = key.rpartition("/")
-        clips.setdefault(folder or stem.rpartition("_")[0], []).append(k)
+        clip = folder or stem.rpartition("_")[0]
+        others = clips.setdefault(clip, [])
+        if others and ("/" in keys[others[0]]) != bool(folder):
+            one, other = sorted((keys[others[0]], key))
+            raise DataError(f"{one} and {other} would be frames of one clip, {clip}; rename the folder or the files")
+        others.append(k)
     return {name: sorted(clips[name], key=lambda k: in_order(keys[k])) for name in sorted(clips, key=in_order)}
 
 

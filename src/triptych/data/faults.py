@@ -35,7 +35,7 @@ FAULTS = (
     Fault("source", True, "the source cannot be opened", "do what the message says"),
     Fault("labels", True, "the classes cannot be read", "do what the message says, or train with --data.labels none"),
     Fault("empty", True, "empty files", _MEND),
-    Fault("unopened", True, "files that cannot be opened", "see to their permissions and to the disk, copy the files again, or leave them out"),
+    Fault("unopened", True, "files that cannot be opened", "see to their permissions and to the disk, or leave them out"),
     Fault("unreadable", True, "no images that can be read", "save it in a format that is read, or leave it out"),
     Fault("truncated", True, "cut short", _MEND),
     Fault("damaged", True, "cannot be decoded", _MEND),

@@ -261,7 +261,8 @@ def walked(
     """A folder and all folders below it, links followed: its path from `root` ("" for that), its folders and its other entries, in order.
 
     A caller may remove folders from the list, which are then not entered; one that a link leads back to has none. `statuses` gets what
-    `status_of` says of each before it is looked into, `again` the folders that were there under another path. Raises DataError for one that cannot be looked into.
+    `status_of` says of each before it is looked into, `again` the folders that were there under another path.
+    Raises DataError for one that cannot be looked into.
     """
     visited: set[tuple[int, int]] = set()
     waiting = [""]

@@ -18,7 +18,6 @@ from pathlib import PurePosixPath
 import numpy as np
 from PIL import Image, ImageCms, ImageFile, UnidentifiedImageError
 
-from triptych.core.errors import DataError
 from triptych.data.colours import PLAIN, Colours
 from triptych.data.cut import Cut, TooSmall, Value
 from triptych.data.decode import decoded, number_map, open_image, orientation_of, reason
