@@ -113,12 +113,17 @@ def test_the_published_configuration() -> None:
         ({"out_channels": 4}, "out_channels is 4, expected 3"),
         ({"in_channels": 4, "out_channels": 4}, "in_channels is 4"),
         ({"sample_size": 100}, "images of 100x100 pixels"),
+        ({"sample_size": [512, 256]}, r"sample_size is \[512, 256\], expected a number, or height and width alike"),
         ({"scaling_factor": -1}, "scaling_factor: got -1"),
     ],
 )
 def test_settings_that_are_not_known_are_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(CheckpointError, match=said):
         to_run(PUBLISHED | change)
+
+
+def test_a_height_and_a_width_that_are_alike() -> None:
+    assert to_run(PUBLISHED | {"sample_size": [512, 512]}) == to_run(PUBLISHED)
 
 
 def test_a_folder_becomes_a_run_and_a_folder_again(tmp_path: Path) -> None:
@@ -177,6 +182,11 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         import_run(folder, tmp_path / "run", program="diffusers")
     with pytest.raises(CheckpointError, match="holds no diffusion_pytorch_model.safetensors"):
         import_run(tmp_path, tmp_path / "run", program="diffusers")
+    folder = written(small(), tmp_path / "parts")
+    (folder / WEIGHTS).rename(folder / "diffusion_pytorch_model-00001-of-00002.safetensors")
+    (folder / f"{WEIGHTS}.index.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="parts: its weights lie in several files; save it again in one, with max_shard_size"):
+        import_run(folder, tmp_path / "run", program="diffusers")
     with pytest.raises(ConfigError, match="flags: config.json says it all"):
         import_run(folder, tmp_path / "run", program="diffusers", flags="--x 1")
 

@@ -116,7 +116,7 @@ def to_run(document: Mapping[str, Any]) -> tuple[RunConfig, DataSpec]:
     try:
         network = KLNetworksConfig.from_dict({ours: document[theirs] for ours, theirs in names.items() if theirs in document})
         model = recipe.model.updated({"network": network.to_dict(), "scaling_factor": document.get("scaling_factor", _SCALING_FACTOR)})
-        spec = DataSpec.from_dict({"image_size": document.get("sample_size", 256), "channels": document.get("in_channels", 3)})
+        spec = DataSpec.from_dict({"image_size": _side(document), "channels": document.get("in_channels", 3)})
         assert isinstance(model, KLAutoencoderConfig)
         model.check(spec)
     except ConfigError as error:
@@ -127,6 +127,16 @@ def to_run(document: Mapping[str, Any]) -> tuple[RunConfig, DataSpec]:
         raise CheckpointError(f"in_channels is {spec.channels}, expected 1 (grey) or 3 (RGB)")
     data = DataConfig(image_size=spec.image_size, channels=1 if spec.channels == 1 else 3, crop="random", labels="none")
     return replace(recipe, model=model, data=data.updated(AS_STORED)), spec
+
+
+def _side(document: Mapping[str, Any]) -> Any:
+    """Of the images, in pixels; a pair is height and width."""
+    size = document.get("sample_size", 256)
+    if not isinstance(size, list):
+        return size
+    if len(size) != 2 or size[0] != size[1]:
+        raise CheckpointError(f"sample_size is {size!r}, expected a number, or height and width alike: it learns from squares here")
+    return size[0]
 
 
 def to_state(weights: Mapping[str, Tensor], config: RunConfig, spec: DataSpec) -> dict[str, Tensor]:

@@ -40,6 +40,8 @@ def _found(path: Path) -> tuple[Path, Path]:
         return path.parent, path
     folder = path / _PIPELINE_PART if (path / _PIPELINE_PART / CONFIG).is_file() else path
     weights = next((folder / name for name in _NAMES if (folder / name).is_file()), None)
+    if weights is None and any(folder.glob("*.index.json")):
+        raise CheckpointError(f"{folder}: its weights lie in several files; save it again in one, with max_shard_size='10GB'")
     if weights is None:
         raise CheckpointError(f"{folder}: holds no {WEIGHTS}; give the folder of an {CLASS}, with {CONFIG} and that file")
     return folder, weights
