@@ -124,6 +124,20 @@ def test_one_path_in_two_shards(tmp_path):
         opened(tmp_path)
 
 
+def test_what_is_said_of_one_shard_is_said_of_all(tmp_path):
+    content = encoded(picture(16, 16, seed=1))
+    for k in range(2):
+        with tarfile.open(tmp_path / f"{k}.tar", "w") as archive:
+            for name in (f"{k}.png", f"{k}.png"):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+    notes = opened(tmp_path).notes
+    assert [note for note in notes if "later" in note] == [
+        f"{tmp_path}/{k}.tar: 1 of its files have the name of a later one, which counts alone" for k in range(2)
+    ]
+
+
 def test_a_folder_of_images_with_a_tar_is_a_folder(tmp_path):
     write_folder(tmp_path, ["1.png", "2.png"])
     write(tmp_path / "more.tar", {"x.png": b""})

@@ -81,15 +81,13 @@ def assert_estimated(weights: dict[str, Tensor]) -> None:
 
 def make(root: Path, *, calibrated: bool = True, **settings: Any) -> tuple[Loop, list[int]]:
     """A loop around the model, and a list that counts the estimates by the images seen when they are made."""
-    loop = make_loop(seeded(settings.pop("kind", Normed)), root, **settings)
     seen: list[int] = []
 
     def calibrate() -> Iterator[RawBatch]:
         seen.append(loop.images_seen)
         return calibration()
 
-    if calibrated:
-        loop.callables = replace(loop.callables, calibrate=calibrate)
+    loop = make_loop(seeded(settings.pop("kind", Normed)), root, calibrate=calibrate if calibrated else None, **settings)
     return loop, seen
 
 

@@ -177,6 +177,7 @@ def make_loop(
     grids: Any = None,
     evaluation: Evaluation | None = None,
     found: Callable[[int], None] | None = None,
+    calibrate: Callable[[], Iterator[RawBatch]] | None = None,
     optim: OptimConfig | None = None,
     log: LogConfig | None = None,
     **train: Any,
@@ -198,7 +199,7 @@ def make_loop(
         log=log or LogConfig(),
         world=world,
         directory=directory,
-        callables=Callables(draw(settings.batch_size, world=world), validate, grids or {}, evaluation=evaluation, found_microbatch=found),
+        callables=Callables(draw(settings.batch_size, world=world), validate, grids or {}, calibrate, evaluation, found_microbatch=found),
         reporting=reporting,
     )
 

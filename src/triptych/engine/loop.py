@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,6 +19,7 @@ from triptych.core.errors import CheckpointError, RunError, Stopped, UserError
 from triptych.core.files import explain
 from triptych.core.model import Model, Phase, TrainingProgress
 from triptych.engine.allocator import keep_freed_memory
+from triptych.engine.averaged_weights import AveragedWeights
 from triptych.engine.callables import BY_VALIDATION, Callables, Grid, chosen_by
 from triptych.engine.checkpoint import Checkpoint
 from triptych.engine.checkpointer import Checkpointer
@@ -29,7 +30,6 @@ from triptych.engine.fitting import find_microbatch, largest_batch
 from triptych.engine.measurements import Measurements
 from triptych.engine.metric_log import read_metrics
 from triptych.engine.microbatch import Attempts, DoesNotFit, Microbatch
-from triptych.engine.precision import autocast
 from triptych.engine.profiling import Profiler
 from triptych.engine.progress import Watch
 from triptych.engine.reporting import Reporting
@@ -38,7 +38,6 @@ from triptych.engine.schedule import refuse_impossible, step_settings
 from triptych.engine.sharding import Sharding, is_divided
 from triptych.engine.signals import StopRequest
 from triptych.engine.snapshots import give_up_after
-from triptych.engine.statistics import estimate_statistics, needs_batches
 from triptych.engine.turns import Turns
 from triptych.engine.updater import Updater
 
@@ -70,8 +69,9 @@ class Loop:
         self.updaters = {n: Updater(model, n, train=train, optim=optim, world=world, **parts) for n in networks}
         self.turns = Turns(model, self.updaters, seed=train.seed)
         self.averages = [Average(model, settings) for settings in train.all_averages]
-        written: dict[str, Any] = {"sharding": self.sharding, "train": train, "world": world, "directory": directory}
-        self.checkpointer = Checkpointer(model, self.updaters, self.averages, **written)
+        shared: dict[str, Any] = {"train": train, "world": world, "sharding": self.sharding}
+        self.averaged = AveragedWeights(model, self.averages, calibrate=callables.calibrate, **shared)
+        self.checkpointer = Checkpointer(model, self.updaters, self.averages, directory=directory, **shared)
         self.slices = model.slices
         self.drawn = train.batch_size * self.slices
         self.measurements = Measurements(world.sum, allow_overflow=train.precision == "fp16")
@@ -83,8 +83,6 @@ class Loop:
         self._stepped = False
         self._between = True
         "Whether no step of an iteration that is not finished has been taken."
-        self._estimated: dict[str, int] = {}
-        "Images seen when each average, by its name, got its statistics."
 
     # State -----------------------------------------------------------------------------------------------------------
 
@@ -112,8 +110,7 @@ class Loop:
         self._check()
         self.checkpointer.finish()
         if self.images_seen != self._saved_at:
-            for average in self.averages:
-                self._estimate(average)
+            self.averaged.estimate(self.images_seen)
             self.checkpointer.write(self.images_seen, best=self.best, window=self.measurements.window)
             self._saved_at = self.images_seen
         else:
@@ -400,7 +397,7 @@ class Loop:
         for ending, grid in grids.items():
             path = self._grid_path(ending)
             try:
-                with self.averaged_weights(), self._watch(f"samples/{path.name}") as watch:
+                with self.averaged.applied(self.images_seen), self._watch(f"samples/{path.name}") as watch:
                     grid(path, watch)
             except OSError as error:
                 raise CheckpointError(f"cannot write {path}: {explain(error)}") from error
@@ -419,27 +416,6 @@ class Loop:
 
             yield watch
 
-    @contextmanager
-    def averaged_weights(self) -> Iterator[None]:
-        """The context in which the model has the weights of its first average, all of them. Without averages they stay."""
-        if self.averages:
-            self._estimate(self.averages[0])
-        with self.averages[0].applied() if self.averages else nullcontext(), self._whole():
-            yield
-
-    def _whole(self) -> AbstractContextManager[None]:
-        """The context in which the networks may be run any number of times, by some processes more often than by others."""
-        return nullcontext() if self.sharding is None else self.sharding.gathered()
-
-    def _estimate(self, average: Average) -> None:
-        """Estimates the statistics of an average from training batches, once for each number of images seen."""
-        calibrate = self.callables.calibrate
-        if calibrate is None or self._estimated.get(average.settings.name) == self.images_seen or not needs_batches(self.model):
-            return
-        with average.applied(), self._whole(), autocast(self.train.precision, device=self.world.device):
-            estimate_statistics(self.model, lambda: (raw.to(self.world.device) for raw in calibrate()), seed=self.train.seed)
-        self._estimated[average.settings.name] = self.images_seen
-
     @patiently("validating")
     def _validate(self) -> bool:
         """Validates, where the data and the model allow it, and logs. Returns whether the score is the best so far."""
@@ -447,7 +423,7 @@ class Loop:
             return False
         self._check()
         try:
-            with self.averaged_weights(), self._watch(f"validation at {self.images_seen} images") as watch:
+            with self.averaged.applied(self.images_seen), self._watch(f"validation at {self.images_seen} images") as watch:
                 values = self.callables.validate(watch)
         except UserError as error:  # in all processes alike
             self._save_and_end(error)
@@ -461,7 +437,7 @@ class Loop:
         self._check()
         began, found, place = time.monotonic(), None, f"{self.images_seen} images"
         paused = nullcontext() if self.reporting is None else self.reporting.log.paused()
-        with paused, self.averaged_weights(), self._watch(f"evaluation at {place}") as watch:
+        with paused, self.averaged.applied(self.images_seen), self._watch(f"evaluation at {place}") as watch:
             try:
                 found = self.callables.evaluation.measure(watch)
             except (RunError, UserError) as error:  # in all processes alike
