@@ -123,7 +123,7 @@ def test_the_licence_is_that_of_published_sizes(width: int, depth: int, channels
     network = DiTConfig(patch=2, width=width, depth=depth, heads=6 if width == 384 else 16)
     spec, lines = DataSpec(image_size=32, channels=channels, num_classes=classes), list[str]()
     request = ImportRequest(Path("a.pt"), None, "sit", None, None, lines.append)
-    assert recognised(request, network, spec, program="SiT", average=False, licence="MIT (SiT)") == ("MIT (SiT)" if published else None)
+    assert recognised(request, network, spec, {}, program="SiT", average=False, licence="MIT (SiT)") == ("MIT (SiT)" if published else None)
     assert ("licence of the published weights: MIT (SiT)" in lines) == published
 
 
@@ -195,7 +195,8 @@ def test_export(tmp_path: Path) -> None:
     assert done.flags == "--path-type GVP --prediction velocity"
     assert "hidden_size=48, depth=2, num_heads=4, num_classes=5, learn_sigma=False" in done.notes[0] and len(done.notes) == 1
     assert done.paths == (tmp_path / "own.pt", tmp_path / "own.sit.txt")
-    flags, arguments = done.paths[1].read_text().splitlines()
+    flags, arguments, here = done.paths[1].read_text().splitlines()
+    assert here == "triptych: --path-type GVP --prediction velocity --num-heads 4"
     assert flags == "--path-type GVP --prediction velocity" and arguments.startswith("SiT(input_size=8, ")
     state = torch.load(tmp_path / "own.pt", weights_only=True)
     names = names_of(width=48, depth=2, patch=2, rows=4, classes=5, channels=3, outputs=3)
@@ -215,6 +216,37 @@ def test_an_earlier_export_is_replaced_and_other_files_are_not(tmp_path: Path) -
     with pytest.raises(ConfigError, match=r"theirs.pt is there and is no earlier export .* \(theirs.sit.txt is not beside it\)"):
         exported(request(tmp_path / "theirs.pt", *own()))
     assert (tmp_path / "theirs.pt").read_bytes() == b"x" and not (tmp_path / "theirs.sit.txt").exists()
+
+
+def test_what_an_export_writes_beside_a_file_is_read_with_it(tmp_path: Path) -> None:
+    config, spec, model = own(path="gvp", prediction="noise")
+    exported(request(tmp_path / "own.pt", config, spec, model))
+    lines = list[str]()
+    run = import_run(tmp_path / "own.pt", tmp_path / "run", program="sit", report=lines.append)
+    assert isinstance(run.config.model, FlowMatchingConfig) and run.config.model.network == config.network
+    assert (run.config.model.path, run.config.model.prediction) == ("gvp", "noise")
+    assert f"flags of {tmp_path}/own.sit.txt: --path-type GVP --prediction noise --num-heads 4" in lines
+    given = import_run(tmp_path / "own.pt", tmp_path / "given", program="sit", flags="--path-type VP").config.model
+    assert isinstance(given, FlowMatchingConfig) and (given.path, given.prediction) == ("vp", "noise"), "what is given counts more"
+    (tmp_path / "own.sit.txt").write_text("--path-type GVP\nSiT(...)\n")
+    with pytest.raises(CheckpointError, match="nothing in the file says how many heads that has"):
+        import_run(tmp_path / "own.pt", tmp_path / "bare", program="sit")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--latent-mean 1,2", "--latent-mean: got 1,2, expected 4 numbers, one for each channel"),
+        ("--latent-std 1,2,3,0", "--latent-std: got '1,2,3,0', expected positive numbers, separated by commas"),
+        ("--latent-mean 1,2,3,x", "--latent-mean: got '1,2,3,x', expected numbers, separated by commas"),
+        ("--latent-std 1,2,3,inf", "--latent-std"),
+        ("--latent-scaled-to 0", "--latent-scaled-to: got 0.0, expected numbers above 0"),
+    ],
+)
+def test_scales_of_latents_that_are_none(tmp_path: Path, flags: str, message: str) -> None:
+    torch.save(weights(), tmp_path / "sit.pt")
+    with pytest.raises(ConfigError, match=message):
+        import_run(tmp_path / "sit.pt", tmp_path / "run", program="sit", flags=f"--num-heads 6 {flags}")
 
 
 def test_latents_are_named(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from triptych.engine.run_directory import RunDirectory
 from triptych.gans.kl_autoencoder import KLAutoencoder, KLAutoencoderConfig
 from triptych.gans.kl_networks import KLNetworksConfig
 from triptych.recipes.config import RunConfig
-from triptych.runs import Run, import_run, open_run, train
+from triptych.runs import Run, export_run, import_run, open_run, train
 from triptych.runs.document import RunDocument
 from triptych.runs.latent_data import encode_data
 from triptych.runs.latent_space import LatentSpace
@@ -136,7 +136,9 @@ def test_a_training_goes_on_with_latents_of_other_images(program: str, folder: P
     labels, file = "auto" if program == "sit" else "none", tmp_path / "latents.npz"
     arguments = ["data", "encode", str(photos), "--with", str(run.directory), "--out", str(file), "--labels", labels, "--device", "cpu"]
     assert main(arguments) == 0 and encode_data(photos, run, file, labels=labels, device="cpu").already
-    config = replace(run.config, data=replace(run.config.data, path=str(file), workers=0, validation_fraction=0.5))
+    config = replace(
+        run.config, data=replace(run.config.data, path=str(file), workers=0, validation_fraction=read_stamp(file).data.validation_fraction)
+    )
     opened = config.data.open()
     assert opened.spec.latents == run.spec.latents and opened.validation is not None
     originals = read_stamp(file).data.open()
@@ -191,10 +193,51 @@ def test_samples_are_images_also_where_the_autoencoder_is_gone(folder: Path, tmp
     assert (open_run(tmp_path / "run").sample(2, settings=settings, device="cpu").images == before).all()
 
 
-def test_without_an_autoencoder_samples_are_latents(folder: Path, tmp_path: Path) -> None:
+def test_without_an_autoencoder_samples_are_latents(folder: Path, photos: Path, tmp_path: Path) -> None:
     run, said = imported(folder, "nvidia", tmp_path / "run")
     assert "no --autoencoder is given: samples are latents, not images" in said
     assert run.spec == DataSpec(image_size=8, channels=4)
+    for out in ("a.png", "folder"):
+        with pytest.raises(ConfigError, match=f"out: got '.*{out}', but samples of this run are latents of 4 channels, .*ends with .npz"):
+            run.sample(1, out=tmp_path / out, settings=LevelSamplingConfig(steps=1), device="cpu")
+        assert not (tmp_path / out).exists()
+    with pytest.raises(ConfigError, match="makes latents of 4 channels, and was imported without .*import it again with --autoencoder RUN"):
+        run.evaluate(metrics=("frechet",), reference=photos, device="cpu")
+
+
+def test_the_command_writes_latents_that_nothing_decodes(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    imported(folder, "nvidia", tmp_path / "run")
+    assert main(["sample", str(tmp_path / "run"), "--count", "1", "--steps", "1", "--device", "cpu"]) == 0
+    assert "1 image in " in capsys.readouterr().out and (tmp_path / "run" / "samples.npz").is_file()
+
+
+def test_a_training_without_the_autoencoder_says_what_to_do(folder: Path, photos: Path, tmp_path: Path) -> None:
+    run, _ = imported(folder, "sit", tmp_path / "run")
+    encode_data(photos, open_run(folder / "kl"), tmp_path / "own.npz", image_size=16, device="cpu")
+    config = replace(run.config, data=replace(run.config.data, path=str(tmp_path / "own.npz"), image_size=16, workers=0))
+    with pytest.raises(ConfigError, match="imported without the autoencoder of its latents, .*; import it again with --autoencoder RUN"):
+        train(config, run.directory, device="cpu")
+
+
+def test_an_export_and_an_import_are_the_same_run(folder: Path, tmp_path: Path) -> None:
+    """The scale of the latents is beside the file, to the last digit."""
+    run, said = imported(folder, "sit", tmp_path / "run", autoencoder=folder / "kl")
+    assert [line for line in said if "taken to be multiplied by 0.18215" in line]
+    flags = HEADS | {"latent-mean": [0.1, -0.2, 1 / 3, 0], "latent-std": [1.08, 0.92, 0.87, 2 / 3], "latent-scaled-to": 0.5}
+    scaled = import_run(folder / "sit.pt", tmp_path / "scaled", program="sit", flags=flags, autoencoder=folder / "kl")
+    assert scaled.spec.latents is not None and run.spec.latents is not None
+    assert (scaled.spec.latents.mean, scaled.spec.latents.std, scaled.spec.latents.scaled_to) == (
+        (0.1, -0.2, 1 / 3, 0.0),
+        (1.08, 0.92, 0.87, 2 / 3),
+        0.5,
+    )
+    export_run(scaled.directory, "sit", tmp_path / "there.pt")
+    said.clear()
+    back = import_run(tmp_path / "there.pt", tmp_path / "back", program="sit", autoencoder=folder / "kl", report=said.append)
+    assert back.spec == scaled.spec and not [line for line in said if "taken to be" in line]
+    settings = LevelSamplingConfig(steps=2)
+    drawn = [each.sample(2, settings=settings, device="cpu").images for each in (run, scaled, back)]
+    assert (drawn[1] == drawn[2]).all() and (drawn[0] != drawn[1]).any()
 
 
 def test_what_does_not_decode_is_refused_before_anything_is_written(folder: Path, tmp_path: Path) -> None:
@@ -203,4 +246,10 @@ def test_what_does_not_decode_is_refused_before_anything_is_written(folder: Path
     latent, _ = imported(folder, "nvidia", tmp_path / "latent")
     with pytest.raises(ConfigError, match="EDM2 gives no distribution of latents; give the run of an autoencoder"):
         imported(folder, "nvidia", tmp_path / "run", autoencoder=latent.directory)
+    said = list[str]()
+    with pytest.raises(ConfigError, match="gives no distribution of latents"):  # before the weights are read
+        import_run(tmp_path / "none.pt", tmp_path / "run", program="sit", autoencoder=latent.directory, report=said.append)
+    with pytest.raises(ConfigError, match="which has other latents"):
+        import_run(folder / "sit.pt", tmp_path / "run", program="sit", flags=HEADS, autoencoder=folder / "kl-2", report=said.append)
+    assert not said, "nothing is said of what cannot be used"
     assert not (tmp_path / "run").exists()

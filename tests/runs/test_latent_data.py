@@ -193,6 +193,9 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]):
     said = capsys.readouterr().out
     assert "24 images as latents of 8x8x2 (deviations " in said and "command.npz" in said
     assert set(read_npz(folder / "command.npz")) == {"latents", "held_out", "mean", "std"}
+    assert main([*words, "--out", str(folder / "none-out.npz"), "--validation-fraction", "0", "--flip", "False"]) == 0
+    assert not read_npz(folder / "none-out.npz")["held_out"].any()
+    capsys.readouterr()
     for given, problem in (
         (words, "--out: missing; usage: triptych data encode IMAGES"),
         ([*words[:3], "--out", "x.npz"], "--with: missing"),
@@ -202,6 +205,7 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]):
             [*words, "--out", str(folder / "large.npz"), "--image-size", "32"],
             "lower --image-size, or set --enlarge to true",
         ),
+        ([*words, "--out", "x.npz", "--validation-fraction", "1"], "--validation-fraction: got 1.0, expected 0 or more and below 1"),
         ([*words[:2], str(folder / "command.npz"), *words[3:], "--out", str(folder / "twice.npz")], "command.npz: holds latents already"),
         ([*words[:4], f"{folder}/kl/checkpoints/16", "--checkpoint", "8", "--out", "x.npz"], "--checkpoint: got one beside"),
         ([*words[:4], f"{folder}/kl/checkpoints/99", "--out", str(folder / "none.npz")], "99"),
@@ -282,7 +286,8 @@ def test_normalised_and_restored_are_inverse(float64):
         ({"augment": "shift"}, "data.augment: got 'shift'"),
         ({"jitter": 0.1}, "data.jitter: got 0.1"),
         ({"labels": "prefix"}, "data.labels: got 'prefix'"),
-        ({"path": "plain", "flip": True}, "data.flip: got true, but plain.npz has no mirrored images"),
+        ({"path": "plain", "flip": True}, "data.flip: got true, but plain.npz has no mirrored images; encode them with --flip True"),
+        ({"validation_fraction": 0.4}, r"fraction: got 0.4, but \d of 24 images of latents.npz were held out when they were encoded"),
     ],
 )
 def test_settings_that_latents_do_not_have_are_refused(folder: Path, settings: dict[str, Any], said: str):
@@ -305,6 +310,8 @@ def test_damaged_files_and_latents_where_images_are_wanted_are_refused(folder: P
         ({"mean": arrays["mean"][:3]}, "expected float32|do not belong together"),
         ({"held_out": arrays["held_out"][:3]}, "do not belong together"),
         ({"labels": arrays["labels"] + 1}, "do not belong together"),
+        ({"labels": arrays["labels"] - 1}, "do not belong together"),
+        ({"labels": arrays["labels"].astype(np.float32)}, "do not belong together"),
         ({"mean": arrays["mean"].astype(np.float64)}, "mean is float64"),
         ({"latents": np.array("{")}, "damaged, or of another version"),
         ({"latents": np.array('{"latents": {}}')}, "damaged, or of another version"),
@@ -314,6 +321,35 @@ def test_damaged_files_and_latents_where_images_are_wanted_are_refused(folder: P
             latents_of(folder, path=str(tmp_path / "broken.npz")).open()
     with pytest.raises(DataError, match="holds latents, and images are wanted here"):
         open_run(folder / "kl").encode(folder / "latents.npz")
+
+
+def test_a_folder_of_images_in_the_place_of_latents_is_told_how_to_encode(folder: Path):
+    said = "images: a folder, but latents are learned, which lie in an .npz; triptych data encode .*images --with AUTOENCODER_RUN --out"
+    with pytest.raises(DataError, match=said):
+        latents_of(folder, path=str(folder / "images"), source="latents").open()
+
+
+def test_weights_of_other_latents_are_warned_of(folder: Path, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """The same latents say nothing; those of another scale, and images, do."""
+    config, said = latent_config(folder), list[str]()
+    pixels = replace(config, data=DataConfig(path=str(folder / "images"), image_size=8, workers=0))
+    for name, start in (("same", config), ("other", replace(config, data=replace(config.data, latent_std=1.0)))):
+        train(start, tmp_path / name, init_from=run.directory, device="cpu")
+        said += [line for line in (tmp_path / name / "log.txt").read_text().splitlines() if "learned others" in line]
+    (line,) = said
+    assert f"warning: {run.directory} learned others (scaled_to 1.0 in place of 0.5)" in line
+    assert f"triptych data encode IMAGES --with {run.directory} makes latents as it learned them" in line
+    train(pixels, tmp_path / "pixels", device="cpu")
+    train(config, tmp_path / "from-pixels", init_from=tmp_path / "pixels", device="cpu")
+    assert "learned others (latents in place of images)" in (tmp_path / "from-pixels" / "log.txt").read_text()
+
+
+def test_a_size_that_does_not_fit_says_that_it_is_of_latents(folder: Path, tmp_path: Path):
+    config = latent_config(folder).updated({"model": {"network": {"channel_mult": [1, 1, 1, 1, 1, 1], "attention_resolutions": []}}})
+    with pytest.raises(
+        ConfigError, match=r"latents of images of 16x16 pixels, for which triptych data encode --image-size chooses another"
+    ):
+        train(config, tmp_path / "run", device="cpu")
 
 
 def test_a_guide_of_other_latents_is_refused(folder: Path, run: Run, tmp_path: Path):

@@ -161,10 +161,14 @@ class EncodeOptions(Loading):
     "Class by sub-folder (or a label of the data's own), name up to the first _, dataset.json, or none; auto: own, or sub-folders of all."
     enlarge: bool | None = None
     "Enlarge images that are smaller than image_size; None: where the autoencoder's training did."
+    validation_fraction: float | None = None
+    "Share held out, chosen by file name, unless the images have their own; 0: none. None: as in the autoencoder's training, or 0.05."
     on_error: Literal["stop", "skip"] | None = None
     "What becomes of an image that cannot be read: stop, or skip, which leaves it out; None: as in the autoencoder's training."
 
     def validate(self) -> None:
+        share = self.validation_fraction is None or 0 <= self.validation_fraction < 1
+        self.require(share, "validation_fraction", "0 or more and below 1")
         self.require(self.out is None or Path(self.out).suffix == ".npz", "out", "a name that ends with .npz")
         self.require(self.image_size is None or self.image_size >= 1, "image_size", "at least 1")
 
@@ -195,6 +199,7 @@ def _encode(arguments: Sequence[str]) -> int:
                 flip=options.flip,
                 labels=options.labels,
                 enlarge=options.enlarge,
+                validation_fraction=options.validation_fraction,
                 on_error=options.on_error,
                 progress=progress,
                 **options.keywords(),

@@ -127,7 +127,8 @@ def main(arguments: Sequence[str]) -> int:
         hint = "; triptych translate makes its images" if "translate" in run.config.model.verbs() else ""
         raise UserError(f"{directory}: a {type(run.config.model).__name__.removesuffix('Config')} draws no samples{hint}")
     options, settings = configure(directory, arguments[1:], sampling=sampling)
-    out = Path(options.out) if options.out is not None else Path(directory) / "samples.png"
+    own = "samples.png" if run.spec.pictured.channels in (1, 3) else "samples.npz"  # latents that nothing decodes are no picture
+    out = Path(options.out) if options.out is not None else Path(directory) / own
     with _called_from(), named_as_flags(options, settings):
         edits = options.latents is not None or bool(options.edits)
         count = _edit(run, options, settings, out) if edits else _draw(run, options, settings, out)

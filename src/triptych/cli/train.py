@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from triptych.cli.arguments import finished, flag_value, next_command, require_images
+from triptych.cli.arguments import finished, flag_value, named_as_flags, next_command, require_images
 from triptych.cli.output import show_page
 from triptych.core.config import Config, config
 from triptych.core.errors import STOPPED_CODE, ConfigError
@@ -66,13 +66,14 @@ def main(arguments: Sequence[str]) -> int:
 
     from triptych import runs
 
-    run = runs.train(
-        run_config,
-        directory,
-        recipe=base.recipe,
-        init_from=options.init_from,
-        device=options.device,
-    )
+    with named_as_flags(run_config):
+        run = runs.train(
+            run_config,
+            directory,
+            recipe=base.recipe,
+            init_from=options.init_from,
+            device=options.device,
+        )
     line = next_command(run, trained=True)
     page = run.directory / "report.html"
     lines = [f"report: {page} (open it in a browser)"] if run_config.log.report and page.exists() else []

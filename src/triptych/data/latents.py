@@ -125,10 +125,14 @@ def _read(path: Place, *, stamp_alone: bool) -> LatentFile:
         raise DataError(f"{path}: its latents are damaged, or of another version ({error}); encode the images again") from error
     whole = held_out.shape == (len(arrays[MEAN]),) and held_out.dtype == bool and len(arrays) in (2, 4)
     classes = stamp.class_names
-    labelled = labels is None if classes is None else labels is not None and labels.shape == held_out.shape and labels.max() < len(classes)
-    if not whole or not labelled:
+    if not whole or not (labels is None if classes is None else _are_labels(labels, held_out.shape, len(classes))):
         raise DataError(f"{path}: its arrays do not belong together; encode the images again")
     return LatentFile(stamp, arrays, labels, held_out)
+
+
+def _are_labels(labels: np.ndarray | None, shape: tuple[int, ...], classes: int) -> bool:
+    """Whether that is the class of each image."""
+    return labels is not None and labels.dtype == np.int64 and labels.shape == shape and bool(((labels >= 0) & (labels < classes)).all())
 
 
 def _read_before(stamp: Any) -> Any:
@@ -211,6 +215,10 @@ def _check_settings(config: DataConfig, file: LatentFile, path: Place) -> None:
         raise ConfigError("data.latent_std", f"{reason}; leave it out")
     if config.channels not in (None, spec.channels):
         raise ConfigError("data.channels", f"got {config.channels}, but the images of {path.name} have {spec.channels}; leave it out")
+    if config.validation_fraction not in (0, plain.validation_fraction, file.stamp.data.validation_fraction):
+        kept = f"{int(file.held_out.sum()):,} of {len(file):,} images of {path.name} were held out when they were encoded"
+        reason = f"got {config.validation_fraction:g}, but {kept}; leave it out, or encode them again (--validation-fraction)"
+        raise ConfigError("data.validation_fraction", reason)
     for name in _OF_IMAGES:
         if getattr(config, name) not in (getattr(plain, name), AS_STORED.get(name, getattr(plain, name))):
             reason = f"got {getattr(config, name)!r}, but the images of {path.name} were prepared when they were encoded"
@@ -218,4 +226,5 @@ def _check_settings(config: DataConfig, file: LatentFile, path: Place) -> None:
     if config.labels in ("prefix", "json") or (config.labels == "folder" and file.labels is None):
         raise ConfigError("data.labels", f"got {config.labels!r}, but {path.name} has the labels it was encoded with; use auto or none")
     if config.flip and not file.mirrored:
-        raise ConfigError("data.flip", f"got true, but {path.name} has no mirrored images; set it to false, or encode with --flip")
+        remedy = "encode them with --flip True, or in a new run set it to false"
+        raise ConfigError("data.flip", f"got true, but {path.name} has no mirrored images; {remedy}")

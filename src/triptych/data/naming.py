@@ -25,7 +25,7 @@ _HALVES = frozenset(
     (
         *("edge", "edges", "canny", "hed", "sketch", "sketches", "depth", "normals", "gt", "l", "parsing", "annotation", "annotations"),
         *("seg", "segs", "segment", "segments", "segmentation", "segmentations", "seg_maps", "semantic", "instance", "instances"),
-        *("mask", "masks", "label", "labels", "label_map", "label_maps", "labelmap", "labelmaps"),
+        *("points", "mask", "masks", "label", "labels", "label_map", "label_maps", "labelmap", "labelmaps"),
     )
 )
 """What folders and ends of names are called that hold the other half of a pair (0001_L.png, labels/0001.png)."""
@@ -135,7 +135,7 @@ def pairs_warning(names: list[str], place: str, *, consequence: str = _LEARNED) 
     some = range(1, len(names), max(1, len(names) // _LOOKED_AT))
     if not any(_half_of(names[k]) or _root(names[k]) == _root(names[k - 1]) for k in some):
         return ()  # at once, for a million names take seconds
-    photos: dict[str, str] = {}
+    photos, firsts = dict[str, str](), dict[str, str]()
     halves: list[tuple[str, str]] = []
     for name in names:
         stem = _half_of(name)
@@ -144,12 +144,13 @@ def pairs_warning(names: list[str], place: str, *, consequence: str = _LEARNED) 
             stem = base  # 0001.png beside 0001.jpg
         if stem is None:
             photos[base] = name
+            firsts.setdefault(base, name)
         else:
             halves.append((stem, name))
     pairs = [(name, photos[stem]) for stem, name in halves if stem in photos]
     if len(pairs) < max(_FEW_HALVES, 0.5 * len(halves), 0.1 * len(names)):
         return ()
-    half, photo = pairs[0]
+    half, photo = pairs[0][0], firsts[next(stem for stem, _ in halves if stem in photos)]
     return (
         f"warning: {place}: {len(pairs):,} of {len(names):,} files look like the other halves of pairs ({half} beside {photo}), "
         f"which would {consequence}",

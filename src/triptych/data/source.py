@@ -60,7 +60,10 @@ def located(config: DataConfig) -> tuple[Path, Source]:
         raise DataError(f"{path}: a pattern stands for tars or Parquet files, but data.source is {source}")
     if source in ("mnist", "cifar10", "folder", "tfrecord", "lmdb") and not path.is_dir():
         raise DataError(f"{path}: not a folder, but data.source is {source}")
-    if source in ("zip", "arrays", "latents") and not path.is_file():
+    if source == "latents" and not path.is_file():
+        encode = f"triptych data encode {path} --with AUTOENCODER_RUN --out FILE.npz"
+        raise DataError(f"{path}: a folder, but latents are learned, which lie in an .npz; {encode} makes one of images")
+    if source in ("zip", "arrays") and not path.is_file():
         raise DataError(f"{path}: not a file, but data.source is {source}")
     return path, source
 

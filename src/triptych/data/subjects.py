@@ -30,6 +30,7 @@ from triptych.data.stored import Keyed
 from triptych.data.tfrecord import Records
 from triptych.data.videos import open_clips
 
+_AS_PAIRS = "be learned as images too: give the folder of the photos alone, or say that these are pairs by --maps FOLDER --num-classes N"
 TRAIN, HELD_OUT, UNUSED, AGAINST = range(4)
 SIDES = ("training", "held out", "unused", "against")
 """What the images of each side are called; unused: those of a third folder of a split."""
@@ -200,7 +201,7 @@ def _open_files(config: DataConfig, path: Path, source: str, left_out: LeftOut) 
         sides = _sides(count, *(kept[part] for part in divided(paths, validation_fraction=fraction)))
     else:
         sides = _sides(count, *(part[np.isin(part, kept)] for part in pack.divided(fraction)))
-    notes = (*files.notes, *left_out.notes(), *pairs_warning(names, str(path)))
+    notes = (*files.notes, *left_out.notes(), *pairs_warning(names, str(path), consequence=_AS_PAIRS))
     subjects = Subjects(path, source, [Part(files, count)], sides, left_out=_all_but(kept, count), notes=notes)
     if not (sides == TRAIN).any():
         subjects.complaints.append(Complaint("source", None, NO_IMAGES))

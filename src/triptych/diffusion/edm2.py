@@ -25,6 +25,7 @@ from triptych.core.model import LossTerms, Phase
 from triptych.core.rng import Rng
 from triptych.diffusion.continuous import ContinuousModel, LevelSamplingConfig
 from triptych.diffusion.edm2_network import EDM2Network, EDM2NetworkConfig
+from triptych.diffusion.networks import of_latents
 from triptych.diffusion.preconditioned import PreconditionedConfig, c_noise, preconditioned, weight_of
 from triptych.nn.magnitude import force_unit
 
@@ -66,7 +67,7 @@ class EDM2(ContinuousModel):
         try:
             self.network = EDM2Network(config.network, image_size=height, channels=channels, num_labels=self.num_classes)
         except ConfigError as error:
-            raise error.inside("network") from None
+            raise of_latents(error, spec).inside("network") from None
 
     def predict(
         self,

@@ -30,4 +30,13 @@ def network_for(
         size = spec.image_size
         return UNet(config, image_size=size, in_channels=channels, out_channels=outputs, num_classes=num_classes, spans=spans)
     except ConfigError as error:
-        raise error.inside("network") from None
+        raise of_latents(error, spec).inside("network") from None
+
+
+def of_latents(error: ConfigError, spec: DataSpec) -> ConfigError:
+    """The error about a size; of latents it says that the size of their images is chosen when they are encoded."""
+    if spec.latents is None:
+        return error
+    pixels = "x".join(map(str, spec.pictured.height_and_width))
+    why = f"these are latents of images of {pixels} pixels, for which triptych data encode --image-size chooses another size"
+    return ConfigError(error.setting, f"{error.reason} ({why})")

@@ -56,11 +56,12 @@ class FewShotGeneratorConfig(FrameGeneratorConfig):
 
     def validate(self) -> None:
         self.require(self.num_downsamples >= 1, "num_downsamples", "a positive whole number")
-        self.require(self.num_downsamples == self.embedding.num_downsamples, "num_downsamples", "embedding.num_downsamples")
+        for name in ("num_downsamples", "num_filters"):
+            value = getattr(self.embedding, name)
+            self.require(getattr(self, name) == value, name, f"{value}, as embedding.{name} beside it: change both, or neither")
         self.require(
             not self.attention or self.num_downsamples >= ATTENTION_HALVINGS, "attention", "false with fewer than 2 num_downsamples"
         )
-        self.require(self.num_filters == self.embedding.num_filters, "num_filters", "embedding.num_filters")
         self.require(self.spade_kernel_size >= 1 and self.spade_kernel_size % 2 == 1, "spade_kernel_size", "an odd number")
         self.require(0 <= self.combined <= self.num_downsamples + 1, "combined", "0 to num_downsamples + 1")
         self.require(1 <= self.generated < self.num_downsamples, "generated", "at least 1, and below num_downsamples")

@@ -25,8 +25,8 @@ class OriginalFlag:
     "What it is about; a command line has several groups."
     switch: bool = False
     "Whether it stands alone: its name means True."
-    listed: Literal["", "whole numbers", "numbers", "text"] = ""
-    "What a text that is a list, separated by commas, is of; only one of numbers may be empty or hold fractions."
+    listed: Literal["", "whole numbers", "numbers", "signed numbers", "text"] = ""
+    "What a text that is a list, separated by commas, is of; numbers are positive unless signed, and only whole ones may not be left out."
 
     @property
     def type(self) -> type:
@@ -164,8 +164,8 @@ def _parsed(text: str, flag: OriginalFlag) -> Value:
         if flag.type is bool:
             return {**dict.fromkeys(YES, True), **dict.fromkeys(NO, False)}[text.lower()]
         if "numbers" in flag.listed:
-            whole = flag.listed == "whole numbers"
-            if any(number <= 0 or (whole and isinstance(number, float)) for number in numbers(text)) or (whole and not text.strip()):
+            whole, signed = flag.listed == "whole numbers", flag.listed == "signed numbers"
+            if any((number <= 0 and not signed) or (whole and isinstance(number, float)) for number in numbers(text)) or (whole and not text.strip()):
                 raise ValueError
             return text
         return flag.type(text)
@@ -175,5 +175,5 @@ def _parsed(text: str, flag: OriginalFlag) -> Value:
 
 def _expected(flag: OriginalFlag) -> str:
     if "numbers" in flag.listed:
-        return f"positive {flag.listed}, separated by commas"
+        return f"{'' if flag.listed.startswith('signed') else 'positive '}{flag.listed.removeprefix('signed ')}, separated by commas"
     return {bool: f"one of {', '.join(YES)} or of {', '.join(NO)}", int: "a whole number", float: "a number", str: "text"}[flag.type]

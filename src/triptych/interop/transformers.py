@@ -6,24 +6,27 @@ bare state dict, as published, or a checkpoint of a training with weights, avera
 
 from __future__ import annotations
 
+import math
 from argparse import Namespace
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from triptych.core.batch import DataSpec
+from triptych.core.batch import DataSpec, LatentSpec
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.model import Model, ModelConfig
 from triptych.core.outline import without_weights
+from triptych.core.reading import read_regular
 from triptych.core.weight_files import check_fit, checked_weights, read_content
 from triptych.data.config import AS_STORED, DataConfig
 from triptych.diffusion.dit import DiT, DiTConfig, position_table
 from triptych.diffusion.networks import NetworkConfig
 from triptych.engine.config import OptimConfig, TrainConfig
 from triptych.engine.ema import averaged_state
-from triptych.interop.flags import OriginalFlag, Value, checked_flags, parse_flags
+from triptych.interop.flags import OriginalFlag, Value, checked_flags, command_line, numbers, parse_flags
 from triptych.interop.programs import ImportRequest, LatentScale, refuse
 from triptych.interop.shapes import Shapes
 from triptych.recipes.config import RunConfig
@@ -37,6 +40,16 @@ _PUBLISHED = (4, 1000)  # channels and classes
 POSITIONS = "pos_embed"
 LABEL_DROPOUT = 0.1
 """Of the originals' training."""
+LATENT_FLAGS = (
+    OriginalFlag("latent-mean", "", "latents", listed="signed numbers"),
+    OriginalFlag("latent-std", "", "latents", listed="numbers"),
+    OriginalFlag("latent-scaled-to", 1.0, "latents"),
+    OriginalFlag("latent-darkest", -1.0, "latents"),
+)
+"""Ours: how latents became samples, which is said in no file; see `LatentScale`. Without them as in the originals' training."""
+OWN_FLAGS = "triptych: "
+"""What the line with the flags for an import here begins with, in the text beside an exported file."""
+_MOST_TEXT = 2**16
 _FACTOR = 0.18215  # of their latents, 1 / the deviation of those of Stable Diffusion's autoencoder
 _RATE = 0.9999  # of their average
 _TABLE_ERROR = 1e-5  # of sines and cosines in float32; measured: 1e-7
@@ -119,15 +132,29 @@ def positions(network: DiT) -> Tensor:
 
 
 def read(
-    request: ImportRequest, flags: Mapping[str, OriginalFlag], *, program: str
+    request: ImportRequest, flags: Mapping[str, OriginalFlag], *, program: str, beside: str | None = None
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Value]]:
     """The state dicts of a file ("model", and "ema" of a training), and the flags that it has and that were given.
 
+    `beside`: the ending of a text beside the file that has further ones, as an export writes it.
     Raises ConfigError for settings that have no use here, CheckpointError for other files.
     """
     refuse(request, ("ema", "ema_rate", "checkpoint", "data", "processes"), f"{program}'s files have their average with them")
     states, theirs = _parts(read_content(request.file, inert=(Namespace,)), flags)
-    return states, {**theirs, **_given(request, flags, program=program)}
+    kept = {} if beside is None else _flags_beside(request, request.file.with_suffix(beside), flags)
+    return states, {**kept, **theirs, **_given(request, flags, program=program)}
+
+
+def _flags_beside(request: ImportRequest, text: Path, flags: Mapping[str, OriginalFlag]) -> dict[str, Value]:
+    """The flags in a text; none where it is not there, or has none."""
+    if not text.is_file():
+        return {}
+    lines = read_regular(text, most=_MOST_TEXT).decode(errors="replace").splitlines()
+    line = next((line.removeprefix(OWN_FLAGS) for line in lines if line.startswith(OWN_FLAGS)), None)
+    if line is None:
+        return {}
+    request.report(f"flags of {text}: {line}")
+    return parse_flags(line, flags)
 
 
 def _parts(content: Any, flags: Mapping[str, OriginalFlag]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Value]]:
@@ -170,18 +197,51 @@ def run_of(config: ModelConfig, spec: DataSpec) -> RunConfig:
     )
 
 
-def scale_of(spec: DataSpec) -> LatentScale:
-    """How latents became the samples of the originals."""
-    return LatentScale(mean=(0.0,) * spec.channels, std=(1 / _FACTOR,) * spec.channels, scaled_to=1.0)
+def scale_of(spec: DataSpec, given: Mapping[str, Value]) -> LatentScale:
+    """How latents became samples: as `given`, else as in the originals' training. Raises ConfigError for flags that do not fit."""
+    found: dict[str, tuple[float, ...]] = {}
+    for name, usual in (("latent-mean", 0.0), ("latent-std", 1 / _FACTOR)):
+        values = numbers(str(given.get(name, ""))) or (usual,) * spec.channels
+        if len(values) != spec.channels or not all(map(math.isfinite, values)):
+            raise ConfigError(f"--{name}", f"got {given[name]}, expected {spec.channels} numbers, one for each channel")
+        found[name] = tuple(map(float, values))
+    scaled_to, darkest = (float(given.get(flag.name, flag.default)) for flag in LATENT_FLAGS[2:])
+    for name, values in (("latent-std", found["latent-std"]), ("latent-scaled-to", (scaled_to,))):
+        if not all(0 < value < math.inf for value in values):
+            raise ConfigError(f"--{name}", f"got {given[name]}, expected numbers above 0")
+    return LatentScale(mean=found["latent-mean"], std=found["latent-std"], scaled_to=scaled_to, darkest=darkest)
 
 
-def recognised(request: ImportRequest, network: NetworkConfig, spec: DataSpec, *, program: str, average: bool, licence: str) -> str | None:
+def scale_flags(latents: LatentSpec) -> dict[str, str]:
+    """The flags that say how latents became samples; every digit."""
+    values = {"mean": latents.mean, "std": latents.std, "scaled-to": (latents.scaled_to,), "darkest": (latents.darkest,)}
+    return {f"latent-{name}": ",".join(map(repr, numbers)) for name, numbers in values.items()}
+
+
+def own_flags(flags: Mapping[str, Any], spec: DataSpec) -> str:
+    """The line for the text beside an exported file, with which it is imported here as it was."""
+    return OWN_FLAGS + command_line({**flags, **({} if spec.latents is None else scale_flags(spec.latents))})
+
+
+def recognised(
+    request: ImportRequest,
+    network: NetworkConfig,
+    spec: DataSpec,
+    given: Mapping[str, Value],
+    *,
+    program: str,
+    average: bool,
+    licence: str,
+) -> str | None:
     """Says what a file is. `licence`: that of the published ones, which comes back for weights of their sizes; None: others, one's own."""
     what = "a checkpoint of a training" if average else "weights alone"
     request.report(f"{request.file} is {what} of {program}: latents of {spec.channels} x {spec.image_size} x {spec.image_size}")
     assert isinstance(network, DiTConfig)
     published = (network.width, network.depth, network.heads) in SIZES.values() and (spec.channels, spec.num_classes) == _PUBLISHED
     if not published:
+        if not any(flag.name in given for flag in LATENT_FLAGS):
+            means = f"latents are taken to be multiplied by {_FACTOR}, as those of the published weights"
+            request.report(f"{means}; --flags '--latent-mean A,B,... --latent-std A,B,...' says otherwise")
         return None
     request.report(f"licence of the published weights: {licence}")
     return licence

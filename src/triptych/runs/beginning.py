@@ -187,6 +187,9 @@ def same_images(stored: DataSpec, images: DataSpec) -> DataSpec:
     nameless = stored.num_classes is not None and stored.class_names is None
     if images == stored or (nameless and dataclasses.replace(images, class_names=None) == stored):
         return images
+    if stored.latents is None and not stored.bounded and images.latents is not None:
+        reason = "this run was imported without the autoencoder of its latents, so nothing says whether these are on their scale"
+        raise ConfigError("data", f"{reason}; import it again with --autoencoder RUN, and encode the images --with the new run")
     names = ("image_size", "width", "channels", "num_classes", "inputs", "frames")
     lines = [f"{name} {getattr(images, name)} in place of {getattr(stored, name)}" for name in names]
     wrong = [line for line, name in zip(lines, names, strict=True) if getattr(images, name) != getattr(stored, name)]

@@ -59,14 +59,14 @@ class StillImages(FirstFrames):
             raise DataError(f"{self._images.name}: {len(self._images)} first frames for {clips} clips; give one for all, or one for each")
 
     def frame(self, clip: int, t: int, inputs: Mapping[str, Tensor]) -> np.ndarray | None:
-        """The image as the first frame. Raises DataError for one of another size than the clip's."""
+        """The image as the first frame. Raises ConfigError for one of another size than the clip's."""
         if t > 0:
             return None
         image = self._order[min(clip, len(self._order) - 1)]
         pixels, (height, width) = self._images.read(image)[1], next(iter(inputs.values())).shape[-2:]
         if pixels.shape[:2] != (height, width):
             found = f"{pixels.shape[1]}x{pixels.shape[0]} pixels as its own size, but the clip has {width}x{height}"
-            raise DataError(f"{self._images.items.describe(image)}: {found}; make it that size, or choose one by size")
+            raise ConfigError("size", f"{self._images.items.describe(image)} has {found}; make it that size, or give a size for all")
         return pixels
 
 

@@ -29,7 +29,7 @@ from triptych.interop.programs import Exported, ExportRequest, ImportedRun, Impo
 from triptych.recipes.config import RunConfig
 from triptych.runs.document import RunDocument
 from triptych.runs.files import check_place
-from triptych.runs.latent_space import decoded_by, keep_autoencoder
+from triptych.runs.latent_space import decoded_by, keep_autoencoder, require_autoencoder
 from triptych.runs.loading import Loading
 from triptych.runs.run import Run, open_run
 
@@ -69,9 +69,17 @@ def import_run(
         raise CheckpointError(f"{run_dir} holds a run already; choose another directory")
     directory.check()
     paths = {name: None if path is None else Path(path) for name, path in (("ema", ema), ("checkpoint", checkpoint), ("data", data))}
-    request = ImportRequest(file, flags, program, ema_rate=ema_rate, report=report, processes=processes, **paths)
+    for name in ("ema", "checkpoint"):
+        if (path := paths[name]) is not None and not path.exists():
+            raise ConfigError(name, f"there is no file {path}")
+    if autoencoder is not None:
+        require_autoencoder(autoencoder)
+    lines = list[str]()
+    request = ImportRequest(file, flags, program, ema_rate=ema_rate, report=lines.append, processes=processes, **paths)
     source = imported(request)
-    spec = _decoded(source, autoencoder, report)
+    spec = _decoded(source, autoencoder, lines.append)
+    for line in lines:  # of what can be used
+        report(line)
     origin = {
         "program": program,
         "file": source.sources[0].name,

@@ -56,6 +56,7 @@ def encode_data(
     flip: bool | None = None,
     labels: ClassesFrom = "auto",
     enlarge: bool | None = None,
+    validation_fraction: float | None = None,
     on_error: Literal["stop", "skip"] | None = None,
     progress: Watch = unwatched,
     **loading: Unpack[LoadingKeywords],
@@ -64,8 +65,9 @@ def encode_data(
 
     Where `run` is one on latents, its own autoencoder encodes as it did the latents that the run learned, and they get the run's scale.
     Of each image the middle is encoded, prepared as those that the autoencoder learned; `image_size`: at another size. `flip`: whether
-    mirrored images are encoded too; None: where the autoencoder's training mirrored them. `enlarge`, `on_error`: as of the data of a
-    training; None: as in the autoencoder's. An interrupted call goes on where it was, and a file of just these latents is left alone.
+    mirrored images are encoded too; None: where the autoencoder's training mirrored them. `enlarge`, `validation_fraction` and `on_error`
+    are as of the data of a training; None: as in the autoencoder's. An interrupted call goes on where it was, and a file of just these
+    latents is left alone.
     Raises ConfigError, DataError and CheckpointError for what cannot be used.
     """
     place, chosen = Path(out), Loading(**loading)
@@ -87,7 +89,7 @@ def encode_data(
     if not isinstance(run.outline, GaussianEncoder):
         kind = type(run.outline).__name__
         raise ConfigError("with", f"got {run.directory}, a run of {kind}, which has no latents of images; give the run of an autoencoder")
-    given = {"image_size": image_size, "flip": flip, "enlarge": enlarge, "on_error": on_error}
+    given = {"image_size": image_size, "flip": flip, "enlarge": enlarge, "on_error": on_error, "validation_fraction": validation_fraction}
     config = _prepared(run.config.data, Path(source), labels=labels)
     config = dataclasses.replace(config, **{name: value for name, value in given.items() if value is not None})
     data = config.open()

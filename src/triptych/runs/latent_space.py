@@ -118,16 +118,22 @@ def copy_bytes(spec: LatentSpec, directory: RunDirectory) -> int:
         return 0
 
 
-def decoded_by(autoencoder: str | Path, spec: DataSpec, scale: LatentScale) -> LatentSpec:
-    """What samples of `spec`, of another program, are latents of: images that the run in the folder `autoencoder` decodes.
-
-    Raises CheckpointError where there is no run with weights, ConfigError about "autoencoder" for one that has other latents.
-    """
+def require_autoencoder(autoencoder: str | Path) -> StoredRun:
+    """The run in a folder. Raises CheckpointError where there is none, ConfigError about "autoencoder" where it is of no autoencoder."""
     run = StoredRun(RunDirectory(Path(autoencoder)))
     model = run.outline
     if not isinstance(model, GaussianEncoder) or not isinstance(model, Encoder):
         reason = f"{type(model).__name__} gives no distribution of latents; give the run of an autoencoder"
         raise ConfigError("autoencoder", f"got {str(autoencoder)!r}: {reason}")
+    return run
+
+
+def decoded_by(autoencoder: str | Path, spec: DataSpec, scale: LatentScale) -> LatentSpec:
+    """What samples of `spec`, of another program, are latents of: images that the run in the folder `autoencoder` decodes.
+
+    Raises CheckpointError where there is no run with weights, ConfigError about "autoencoder" for one that has other latents.
+    """
+    run = require_autoencoder(autoencoder)
     try:
         model, origin = run.loaded("latest", None, open_world("cpu"))
         assert isinstance(model, Encoder), "its outline is"
@@ -155,10 +161,17 @@ def unlike_latents(stored: DataSpec, found: DataSpec) -> list[str]:
     """How latents differ from those of a run, wherever the autoencoder is; nothing where they do not, or neither are latents."""
     before, now = stored.latents, found.latents
     if before is None or now is None:
-        return [] if before is now else [f"{'images' if now is None else 'latents'} in place of {'latents' if now is None else 'images'}"]
+        return [] if before is now else [f"{_kind(found)} in place of {_kind(stored)}"]
     names = [field.name for field in dataclasses.fields(LatentSpec) if field.name != "autoencoder"]
     changed = [name for name in names if getattr(now, name) != getattr(before, name)]
     return [f"{name} {_shortened(getattr(now, name))} in place of {_shortened(getattr(before, name))}" for name in changed]
+
+
+def _kind(spec: DataSpec) -> str:
+    """What samples are called."""
+    if spec.latents is not None:
+        return "latents"
+    return "images" if spec.bounded else "latents of which no autoencoder is known"
 
 
 def _shortened(value: Any) -> str:

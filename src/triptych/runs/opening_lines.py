@@ -30,8 +30,9 @@ def opening_lines(
     verb = "starts" if checkpoint is None else f"goes on at {checkpoint.images_seen} images"
     name = document.recipe or type(document.config.model).__name__.removesuffix("Config")
     yield f"{name} {verb}: run {directory.root}, {parameters:,} parameters, seed {settings.seed}, {settings.precision}"
+    samples = "images" if data.spec.frames is None else "clips"
     yield (
-        f"{len(data.train):,} training images ({held_out:,} held out), {'x'.join(map(str, data.spec.height_and_width))}, "
+        f"{len(data.train):,} training {samples} ({held_out:,} held out), {'x'.join(map(str, data.spec.height_and_width))}, "
         f"{data.spec.channels} channel(s), {data.spec.num_classes or 'no'} classes; {world.size} process(es) on {world.device.type}"
     )
     if world.is_main:
@@ -39,10 +40,10 @@ def opening_lines(
     yield from data.notes
     by_validation = settings.best_by == BY_VALIDATION.by
     if held_out and model.validated and settings.validate_images and held_out < _FEW_HELD_OUT and by_validation:
-        yield (
-            f"warning: {held_out} images are held out, too few to choose the best checkpoint by: hold more out (by "
-            "--data.validation-fraction, or more in the folder of held-out images), or judge by the samples"
-        )
+        how = "by --data.validation-fraction, or more in the folder of held-out images"
+        how = how if data.spec.latents is None else "when they are encoded, by triptych data encode --validation-fraction"
+        few = f"warning: {held_out} {samples} are held out, too few to choose the best checkpoint by"
+        yield f"{few}: hold more out ({how}), or judge by the samples"
     if by_validation and not model.validated and "sample" in document.config.model.verbs():
         every = settings.evaluate_every or max(1, settings.total_images // _EVALUATIONS)
         yield (

@@ -69,6 +69,7 @@ def sample(
     if out is not None:
         out = given_path(out, "out")
         check_output(out, count=count)  # before the weights are read
+        require_pictures(out, run.spec)
     opened = run.open(Loading(**loading))
     chosen = settings_like(require_sampler(opened.model).sampling, settings)
     leading = {"guide": guide, "guide_with": guide_with, "guide_ema_length": guide_ema_length}
@@ -213,6 +214,18 @@ def drawn(
 def png_names(count: int) -> list[str]:
     """The files of a folder of samples."""
     return [f"{k:06d}.png" for k in range(count)]
+
+
+def require_pictures(out: Path, spec: DataSpec) -> None:
+    """Raises ConfigError for a picture, or a folder of them, of samples that are latents which nothing decodes."""
+    if out.suffix != ".npz" and not shows_pictures(spec):
+        reason = f"got '{out}', but samples of this run are latents of {spec.channels} channels, for it was imported without an autoencoder"
+        raise ConfigError("out", f"{reason}; give a name that ends with .npz, or import it again with --autoencoder RUN")
+
+
+def shows_pictures(spec: DataSpec) -> bool:
+    """Whether samples are images, or latents of an autoencoder that is known."""
+    return spec.pictured.channels in (1, 3)
 
 
 def check_output(out: Path, *, count: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError, RunError, Stopped
 from triptych.core.given import given_path, shown
 from triptych.core.model import DataInitialized, Model
@@ -37,7 +38,7 @@ from triptych.runs.bad_images import BadImages
 from triptych.runs.beginning import begin, prepare_directory, same_images, same_objects
 from triptych.runs.callables import callables, training_loader
 from triptych.runs.document import RunDocument, with_own_list
-from triptych.runs.latent_space import autoencoder_of, keep_autoencoder
+from triptych.runs.latent_space import autoencoder_of, keep_autoencoder, unlike_latents
 from triptych.runs.opening_lines import opening_lines
 from triptych.runs.run import Run, open_run
 from triptych.runs.stored import build, outline
@@ -91,7 +92,7 @@ def train(
             load_weights(model, checkpoint.files["model"])
             start.notes += [] if init_from is None else ["--init-from is not used: the run goes on from its own checkpoint"]
         elif init_from is not None:
-            start.notes += initialize_from(model, init_from)
+            start.notes += initialize_from(model, init_from, data.spec)
         refuse_impossible(model, start.config.train, world)
         refuse_single_frames(data.spec.clip_length, start.config.train)
         refuse_unknown_phases(start.config.optim, model.phases, absent=model.absent_phases)
@@ -143,11 +144,17 @@ _TOLD = 10
 """Of the tensors that another run's weights do not fit: with a new kind of layer they are hundreds."""
 
 
-def initialize_from(model: Model, init_from: str | Path) -> list[str]:
+def initialize_from(model: Model, init_from: str | Path, spec: DataSpec) -> list[str]:
+    """Loads the weights of another run that fit, and gives lines for the log. `spec`: of the images that are learned now."""
     directory, checkpoint = run_and_checkpoint(init_from)
     source, which = open_run(directory), checkpoint or "latest"
     lines = load_fitting_weights(model, source.tensors(checkpoint=which))
     images = source.find_checkpoint(which)
+    unlike = unlike_latents(source.spec, spec)
+    if unlike:
+        own = f"triptych data encode IMAGES --with {directory} makes latents as it learned them"
+        advice = f"; {own}" if source.spec.latents is not None else ""
+        lines.insert(0, f"warning: {directory} learned others ({'; '.join(unlike)}){advice}")
     more = [f"and {len(lines) - _TOLD:,} tensors more"] if len(lines) > _TOLD else []
     return [f"starts from the weights of {directory} at {images} images", *(f"init-from: {line}" for line in lines[:_TOLD] + more)]
 

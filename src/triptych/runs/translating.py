@@ -59,6 +59,7 @@ from triptych.runs.work import Part, Within, Work, assembled, done, evaluating, 
 GRID_ROWS = 16
 """Rows of the picture in a folder where nothing is said."""
 
+_NAMED = 3  # clips that a message names, at most
 _TRAINING_ROWS = 24  # at most, of the pictures during training
 
 Fits = Callable[[tuple[int, int]], int]
@@ -109,7 +110,7 @@ def translate(
     place, video = None if out is None else Path(out), video or VideoSettings()
     filming = _films(place, video)
     if filming:
-        _check_video(opened_inputs, style_count, filming)
+        _check_video(opened_inputs, style_count, filming, grid=grid)
     if place is not None:
         check_target(place, read=(inputs, style), count=len(opened_inputs) * style_count)
     clips = None
@@ -139,9 +140,11 @@ def translate(
 def _finetuning(translator: Translator, settings: Config, *, styled: bool, each: bool) -> Finetuning | None:
     """How long the model learns from the style images first. Raises ConfigError where there are none for that."""
     how = translator.finetuning(settings) if isinstance(translator, Finetuned) else None
-    if how is not None and (each or not styled):
-        why = "style images in turn" if each else "no style images"
-        raise ConfigError("finetune", f"got {how.steps}, but there are {why}; give some, all of them together, by {{}}", ["style"])
+    if how is not None and each:
+        reason = f"got {how.steps} beside {{}}, but all style images are learned together; leave one of them out"
+        raise ConfigError("finetune", reason, ["style_each"])
+    if how is not None and not styled:
+        raise ConfigError("finetune", f"got {how.steps}, but there are no style images to learn; give some by {{}}", ["style"])
     return how
 
 
@@ -381,7 +384,7 @@ def _check_frames(out: Path | None, *, filmed: bool) -> None:
         raise DataError(f"{out}: the frames of clips are written to a folder, as they are made; {instead}")
 
 
-def _check_video(inputs: Translatable, answers: int, out: Path) -> None:
+def _check_video(inputs: Translatable, answers: int, out: Path, *, grid: int) -> None:
     """Raises ConfigError and DataError for what is no clip, before it is made. `out`: a video, or a folder of them."""
     pyav(out)
     what = "a video" if out.suffix else "a folder of videos"
@@ -389,9 +392,13 @@ def _check_video(inputs: Translatable, answers: int, out: Path) -> None:
         raise ConfigError("held_out", f"got true, but {out} is {what}: name a clip")
     if answers > 1:
         raise ConfigError("style_count", f"got {answers}, but {out} is {what}: it has one answer; ask for 1, or name a folder of images")
+    if out.suffix and grid not in (0, GRID_ROWS):
+        raise ConfigError(
+            "grid", f"got {grid}, but {out} is one video, with no picture beside it; leave it out, or name a folder"
+        )
     clips = clips_of(inputs.names)
     if len(clips) > 1 and out.suffix:
-        some = ", ".join([*list(clips)[:3], *(["..."] if len(clips) > 2 else [])])
+        some = ", ".join([*list(clips)[:_NAMED], *(["..."] if len(clips) > _NAMED else [])])
         reason = f"{out}: one video, but there are {len(clips)} clips ({some}); name one of them, or a folder for a video of each"
         raise DataError(f"{reason} (--video {out.suffix[1:]})")
     for clip in clips.values():

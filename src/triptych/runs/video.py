@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from triptych.core.config import Config
-from triptych.core.errors import DataError
+from triptych.core.errors import ConfigError
 from triptych.core.images import to_uint8
 from triptych.core.translation import VideoTranslator
 from triptych.data.clip_files import clips_of
@@ -50,7 +50,8 @@ class Clips:
     def of(cls, inputs: GivenInputs, *, settings: Config, first: FirstFrames | None = None, styles: Styles | None = None) -> Clips:
         """Those of inputs by sub-folder, or by the beginnings of their names.
 
-        Raises DataError for frames of a clip of several sizes, for style images of another one, and for first frames that do not fit.
+        Raises ConfigError for frames of a clip of several sizes, DataError for style images of another one, and for first frames that do
+        not fit.
         """
         clips, sizes = list(clips_of(inputs.names).values()), dict[tuple[int, int], str]()
         for frames in clips:
@@ -59,7 +60,7 @@ class Clips:
                 size = inputs.size(frame)
                 if size != expected:
                     found = f"{size[1]}x{size[0]} pixels, but {inputs.names[frames[0]]} of the same clip {expected[1]}x{expected[0]}"
-                    raise DataError(f"{inputs.names[frame]} would have {found}; the frames of a clip have one size: choose one by size")
+                    raise ConfigError("size", f"{inputs.names[frame]} would have {found}; give run, or a size for all frames of a clip")
             sizes.setdefault(expected, inputs.names[frames[0]])
         if styles is not None:
             for size, name in sizes.items():

@@ -16,7 +16,7 @@ def imported(request: ImportRequest) -> ImportedRun:
         states, given = read(request, FLAGS, program="DiT")
         config, spec = described(states["model"], given)
         files = files_of(config, spec, states)
-    licence = recognised(request, config.network, spec, program="DiT", average="ema" in states, licence=LICENCE)
+    licence = recognised(request, config.network, spec, given, program="DiT", average="ema" in states, licence=LICENCE)
     flags = command_line({"image-size": spec.image_size * LATENT_FACTOR, "num-classes": spec.num_classes})
     return ImportedRun(
         config=run_of(config, spec),
@@ -25,5 +25,5 @@ def imported(request: ImportRequest) -> ImportedRun:
         flags=flags,
         sources=(request.file,),
         licence=licence,
-        latents=scale_of(spec),
+        latents=scale_of(spec, given),
     )

@@ -22,7 +22,7 @@ from triptych.diffusion.adm import ADM, ADMConfig
 from triptych.diffusion.gaussian import GaussianConfig
 from triptych.diffusion.model import SamplingConfig
 from triptych.interop.flags import NUM_HEADS, OriginalFlag, Value, checked_flags
-from triptych.interop.transformers import LABEL_DROPOUT, filled, network_of
+from triptych.interop.transformers import LABEL_DROPOUT, LATENT_FLAGS, filled, network_of
 
 FLAGS: dict[str, OriginalFlag] = {
     flag.name: flag
@@ -31,9 +31,10 @@ FLAGS: dict[str, OriginalFlag] = {
         OriginalFlag("image-size", 256, "model"),
         OriginalFlag("num-classes", 1000, "model"),
         NUM_HEADS,
+        *LATENT_FLAGS,
     )
 }
-"""The flags of DiT's train.py and sample.py that describe a model, and one of ours."""
+"""The flags of DiT's train.py and sample.py that describe a model, and ours."""
 
 
 def from_state_dict(weights: Mapping[str, Tensor], flags: Mapping[str, Any] | None = None) -> ADM:

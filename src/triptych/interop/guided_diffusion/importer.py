@@ -35,7 +35,8 @@ def imported(request: ImportRequest) -> ImportedRun:
     assert program in PROGRAMS
     refuse(request, ("checkpoint", "data", "processes"), f"goes with imaginaire, not with {program}")
     if request.ema_rate is not None:
-        raise ConfigError("ema_rate", f"{program}'s averages are files of their own, whose names say the rate: give ema")
+        reason = f"got {request.ema_rate:g}, but {program}'s averages are files of their own, whose names say the rate"
+        raise ConfigError("ema_rate", f"{reason}: give the file by {{}}, and leave the rate out", ["ema"])
     weights = read_weights(request.file)
     with about_file(request.file):
         flags, published = _flags(weights, request, program)

@@ -6,9 +6,11 @@ from triptych.core.errors import ConfigError
 from triptych.core.weight_files import write_weights
 from triptych.diffusion.dit import DiTConfig
 from triptych.diffusion.flow_matching import FlowMatching, FlowMatchingConfig
+from triptych.interop.flags import command_line
 from triptych.interop.programs import Exported, ExportRequest, check_replaced, latent_notes, write_beside
-from triptych.interop.sit.flags import PATHS
+from triptych.interop.sit.flags import BESIDE, PATHS
 from triptych.interop.sit.weights import to_state_dict
+from triptych.interop.transformers import own_flags
 
 
 def exported(request: ExportRequest) -> Exported:
@@ -33,11 +35,11 @@ def exported(request: ExportRequest) -> Exported:
         f"hidden_size={network.width}, depth={network.depth}, num_heads={network.heads}, num_classes={request.spec.num_classes}, "
         f"learn_sigma={network.spare_outputs})"
     )
-    flags, beside = f"--path-type {path} --prediction {config.prediction}", out.with_suffix(".sit.txt")
-    text = f"{flags}\n{arguments}\n"
+    flags, beside = {"path-type": path, "prediction": config.prediction}, out.with_suffix(BESIDE)
+    text = f"{command_line(flags)}\n{arguments}\n{own_flags(flags | {'num-heads': network.heads}, request.spec)}\n"
     check_replaced([out], beside, text)
     model = request.load()
     assert isinstance(model, FlowMatching)
     write_beside(beside, text)
     write_weights(to_state_dict(model), out)
-    return Exported((out, beside), flags, (f"it is the state dict of {arguments}", *latent_notes(request.spec)))
+    return Exported((out, beside), command_line(flags), (f"it is the state dict of {arguments}", *latent_notes(request.spec)))

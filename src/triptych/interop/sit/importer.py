@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from triptych.interop.flags import command_line
 from triptych.interop.programs import ImportedRun, ImportRequest, about_file
-from triptych.interop.sit.flags import FLAGS, PATHS
+from triptych.interop.sit.flags import BESIDE, FLAGS, PATHS
 from triptych.interop.sit.weights import described
 from triptych.interop.transformers import LATENT_FACTOR, files_of, read, recognised, run_of, scale_of
 
@@ -14,10 +14,10 @@ LICENCE = "MIT (SiT)"
 def imported(request: ImportRequest) -> ImportedRun:
     """The run of a file. Raises ConfigError for flags that its shapes contradict, CheckpointError for files."""
     with about_file(request.file):
-        states, given = read(request, FLAGS, program="SiT")
+        states, given = read(request, FLAGS, program="SiT", beside=BESIDE)
         config, spec = described(states["model"], given)
         files = files_of(config, spec, states)
-    licence = recognised(request, config.network, spec, program="SiT", average="ema" in states, licence=LICENCE)
+    licence = recognised(request, config.network, spec, given, program="SiT", average="ema" in states, licence=LICENCE)
     flags = {
         "image-size": spec.image_size * LATENT_FACTOR,
         "num-classes": spec.num_classes,
@@ -31,5 +31,5 @@ def imported(request: ImportRequest) -> ImportedRun:
         flags=command_line(flags),
         sources=(request.file,),
         licence=licence,
-        latents=scale_of(spec),
+        latents=scale_of(spec, given),
     )

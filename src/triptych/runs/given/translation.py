@@ -132,14 +132,14 @@ class Styles:
         return {name: values.expand(len(items), *values.shape) for name, values in self._together.items()}
 
     def check_size(self, expected: tuple[int, int], of: str) -> None:
-        """Raises DataError, naming the file, for one of other height and width than the frames `of` a clip."""
+        """Raises ConfigError, naming the file, for one of other height and width than the frames `of` a clip."""
         stored = [one.items for one in self._images]
         for k in self._order:
             size = of_one_size(stored, k, [one.measure(k) for one in self._images])[0].height_and_width
             if size != expected:
                 found = f"{size[1]}x{size[0]} pixels, but {of} {expected[1]}x{expected[0]}"
-                advice = "style images have that of the frames: make them so, or choose one by size"
-                raise DataError(f"{stored[0].describe(k)}: would have {found}; {advice}")
+                advice = "style images have that of the frames: make them so, or give a size for all"
+                raise ConfigError("size", f"{stored[0].describe(k)} would have {found}; {advice}")
 
     def _load(self, places: Sequence[int], device: torch.device | str) -> Mapping[str, torch.Tensor]:
         numbers, stored = [self._order[place] for place in places], [one.items for one in self._images]
@@ -231,6 +231,8 @@ def open_first(
     """The still images that clips begin with, cut as their frames are. Raises ConfigError and DataError."""
     if isinstance(config, ClipDataConfig) and config.cut_out != "none":
         raise ConfigError("first", f"got an image, but this run cuts a {config.cut_out} out of frames; leave it out, or name a run")
+    if isinstance(first, str | Path) and not user_path(first).exists():
+        raise ConfigError("first", f"{first} does not exist; expected an image, a folder with one for each clip, or a run of single images")
     kind = InputSpec(name="first", kind="image", channels=translator.output_channels)
     return open_collection(first, kind, translation_sizing(size, config=config, spec=spec, translator=translator))
 
