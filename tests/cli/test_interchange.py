@@ -260,4 +260,10 @@ def test_mistakes_of_importing_glow(arguments: str, line: str, tmp_path: Path, m
 
 def test_the_rate_of_averages_is_glows(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = failed(["import", "guided-diffusion", file, "--run", "r", "--flags", FLAGS, "--ema-rate", "0.9"], capsys)
-    assert line == "--ema-rate: guided-diffusion's averages are files of their own, whose names say the rate: give ema"
+    said = "guided-diffusion's averages are files of their own, whose names say the rate"
+    assert line == f"--ema-rate: got 0.9, but {said}: give the file by --ema, and leave the rate out"
+
+
+def test_a_file_of_averages_that_is_not_there(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = failed(["import", "guided-diffusion", file, "--run", "r", "--flags", FLAGS, "--ema", "there/nope.pt"], capsys)
+    assert line == "--ema: there is no file there/nope.pt"

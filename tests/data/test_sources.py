@@ -267,6 +267,10 @@ def test_less_common_formats(tmp_path, ending, file_format):
         (["a {}.png", "a {}-Mask.png"], "(a 0-Mask.png beside a 0.png)"),
         (["{}.png", "{}_L.png"], "(0_L.png beside 0.png)"),
         (["d/{}.jpg", "d/{}.png"], "(d/0.png beside d/0.jpg)"),
+        (
+            [f"{side}/{kind}/{clip}/{{}}.png" for side in ("train", "val") for kind in ("images", "labels", "points") for clip in "ab"],
+            "48 of 72 files look like the other halves of pairs (train/labels/a/0.png beside train/images/a/0.png)",
+        ),
         (["cat/{}.png", "dog/{}.png"], None),
         (["cat/{}.png", "dog/{}.jpg"], None),
         (["labels/{}.png"], None),

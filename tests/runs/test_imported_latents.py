@@ -202,7 +202,7 @@ def test_without_an_autoencoder_samples_are_latents(folder: Path, photos: Path, 
             run.sample(1, out=tmp_path / out, settings=LevelSamplingConfig(steps=1), device="cpu")
         assert not (tmp_path / out).exists()
     with pytest.raises(ConfigError, match="makes latents of 4 channels, and was imported without .*import it again with --autoencoder RUN"):
-        run.evaluate(metrics=("frechet",), reference=photos, device="cpu")
+        run.score(photos, metrics=("frechet",), device="cpu")
 
 
 def test_the_command_writes_latents_that_nothing_decodes(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.shrink import light
-from triptych.runs.opening_lines import short_clips
+from triptych.engine.distributed import open_world
+from triptych.engine.run_directory import RunDirectory
+from triptych.runs.document import RunDocument
+from triptych.runs.opening_lines import opening_lines, short_clips
 from triptych.runs.stored import build
 
 
@@ -17,6 +20,17 @@ def test_clips_that_are_too_short_to_look_back_are_warned_of(most, said):
     data = config.data.open()
     lines = list(short_clips(build(config, data.spec), data))
     assert not lines if said is None else said in lines[0] and "--data.length.most 3 or more" in lines[0]
+
+
+def test_what_a_run_learns_from_is_counted_as_what_it_is(tmp_path):
+    said = {}
+    for recipe in ("vid2vid-maps64", "adm-digits"):
+        config = light(recipe)
+        data = config.data.open()
+        model = build(config, data.spec)
+        document = RunDocument(config, data.spec, recipe)
+        _, said[recipe], *_ = opening_lines(model, data, document, RunDirectory(tmp_path), open_world("cpu"), None)
+    assert " training clips (" in said["vid2vid-maps64"] and " training images (" in said["adm-digits"]
 
 
 def test_models_of_single_images_have_no_clips():

@@ -358,20 +358,28 @@ def test_videos_that_cannot_be_are_said(run: Run, tmp_path: Path) -> None:
     maps = write_maps(tmp_path / "in", {"a": 2, "b": 2, "c": 2}) / "labels"
     stills = np.stack([picture(SIDE, SIDE, seed=k) for k in range(2)])
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"out": tmp_path / "x.mp4"}, r"x.mp4: one video, but there are 3 clips \(a, b, c, ...\); name one of them, or a folder"),
+        ({"out": tmp_path / "x.mp4"}, r"x.mp4: one video, but there are 3 clips \(a, b, c\); name one of them, or a folder"),
         (
             {"out": tmp_path / "x.mp4", "video": VideoSettings(kind="mp4")},
             "video: got mp4, for a video of each clip in a folder, but .*x.mp4 is",
         ),
+        ({"out": tmp_path / "x.mp4", "grid": 4}, "grid: got 4, but .*x.mp4 is one video, with no picture beside it; leave it out, or name"),
         ({"video": VideoSettings(kind="webm")}, "video: got webm, but there is no folder for a video of each clip; name one"),
         ({"out": tmp_path / "x.npz", "video": VideoSettings(kind="webm")}, "video: got webm, but there is no folder"),
         ({"out": tmp_path / "x.avi"}, r"x.avi: translations are written as a folder, .npz, of one image .png, .jpg or .webp, or of a clip"),
         ({"out": tmp_path / "x", "video": VideoSettings(compare=True)}, "compare: got True, but no video is written"),
+        (
+            {"first": tmp_path / "none.png"},
+            "first: .*none.png does not exist; expected an image, a folder with one for each clip, or",
+        ),
         ({"out": tmp_path / "x", "first": stills}, "first: 2 first frames for 3 clips; give one for all, or one for each"),
     ]
     for arguments, message in cases:
         with pytest.raises((ConfigError, DataError), match=message):
             run.translate(maps, **arguments, **CPU)
+    write(maps / "d/8.png", as_map(class_map("d", 0)))
+    with pytest.raises(DataError, match=r"there are 4 clips \(a, b, c, ...\); name one"):
+        run.translate(maps, out=tmp_path / "x.mp4", **CPU)
     with pytest.raises(ConfigError, match="first: got an image, but held-out clips are made from their first frame on"):
         run.translate(None, first=stills[:1], **CPU)
     with pytest.raises(ConfigError, match=r"held_out: got true, but .*x.mp4 is a video: name a clip"):
@@ -401,7 +409,7 @@ def test_what_does_not_fit_is_said(run: Run, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="style: Vid2Vid takes no style from images"):
         run.translate(maps, style=maps, **CPU)
     write(maps / "a/10.png", as_map(class_map("a", 2, side=32)))
-    with pytest.raises(DataError, match="a/10 would have 32x32 pixels, but a/8 of the same clip 16x16; the frames of a clip have one size"):
+    with pytest.raises(ConfigError, match="size: a/10 would have 32x32 pixels, but a/8 of the same clip 16x16; give run, or a size for"):
         run.translate(maps, size="own", out=tmp_path / "out", **CPU)
     assert len(run.translate(maps, **CPU).images) == 3, "cut to the run's size"
 

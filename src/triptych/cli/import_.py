@@ -59,6 +59,10 @@ class ImportOptions(Config):
     autoencoder: str | None = None
 
 
+_SETTINGS = ("ema", "ema_rate", "flags", "data", "processes", "autoencoder")
+"""What options of this command are called in Python."""
+
+
 def main(arguments: Sequence[str]) -> int:
     """Imports the weights, and prints what they are and how to draw from them."""
     if any(argument in ("-h", "--help") for argument in arguments):
@@ -71,8 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         run = runs.import_run(run_dir=options.pop("run"), **options, report=print)
     except ConfigError as error:
-        is_option = error.setting in ("ema", "ema_rate", "flags", "data", "processes", "autoencoder")  # options of this command
-        raise ConfigError(f"--{error.setting.replace('_', '-')}" if is_option else error.setting, error.reason) from None
+        raise error.renamed(lambda name: f"--{name.replace('_', '-')}" if name in _SETTINGS else name) from None
     height, width = run.spec.pictured.height_and_width
     kind = type(run.config.model).__name__.removesuffix("Config")
     classes = "no classes" if run.spec.num_classes is None else f"{run.spec.num_classes} classes"

@@ -185,7 +185,7 @@ def configure(run: str, arguments: Sequence[str], *, sampling: Config) -> tuple[
     """The options, and the settings of the sampler: those of the run with the flags laid over them."""
     from triptych.cli.settings import flags_of, parse
 
-    with _called_from():
+    with _called_from(), _naming_settings(sampling):
         options, settings = parse(
             [_LATENTS + argument.removeprefix(_FROM) if argument.split("=")[0] == _FROM else argument for argument in arguments],
             prog=f"triptych sample {run}",
@@ -197,6 +197,22 @@ def configure(run: str, arguments: Sequence[str], *, sampling: Config) -> tuple[
     if given is not None:
         raise ConfigError(given, "got it with --from, which draws nothing: latents are decoded as they were encoded; leave it out")
     return options, settings
+
+
+@contextmanager
+def _naming_settings(sampling: Config) -> Iterator[None]:
+    """Within it an error about a setting of diffusion's samplers, which this one does not have, says which it has."""
+    from triptych.cli.settings import flags_of
+
+    try:
+        yield
+    except ConfigError as error:
+        from triptych.diffusion.model import SamplingConfig
+
+        own = [flag.name for flag in flags_of(sampling)]
+        if error.setting in own or error.setting not in {flag.name for flag in flags_of(SamplingConfig())}:
+            raise
+        raise ConfigError(error.setting, f"no setting of this run's sampler, which has {', '.join(own) or 'none'}") from None
 
 
 @contextmanager

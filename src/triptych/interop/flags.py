@@ -165,7 +165,8 @@ def _parsed(text: str, flag: OriginalFlag) -> Value:
             return {**dict.fromkeys(YES, True), **dict.fromkeys(NO, False)}[text.lower()]
         if "numbers" in flag.listed:
             whole, signed = flag.listed == "whole numbers", flag.listed == "signed numbers"
-            if any((number <= 0 and not signed) or (whole and isinstance(number, float)) for number in numbers(text)) or (whole and not text.strip()):
+            wrong = (number for number in numbers(text) if (number <= 0 and not signed) or (whole and isinstance(number, float)))
+            if any(True for _ in wrong) or (whole and not text.strip()):
                 raise ValueError
             return text
         return flag.type(text)

@@ -40,7 +40,7 @@ _ONE_DANCER = 6_000
 _DANCES = 15_000
 """Training clips of dances from YouTube, about as many as the paper of few-shot vid2vid had."""
 _PROCESSES = 8
-_SMALL_FLOW = FlowNetworkConfig(num_filters=8, num_downsamples=2, num_res_blocks=4, multiplier=10.0, norm="none", cost_radius=3)
+_SMALL_FLOW = FlowNetworkConfig(num_filters=8, num_downsamples=3, num_res_blocks=2, multiplier=10.0, norm="none", cost_radius=3)
 _GROWING = ClipLength(first=4, alone=2_000, most=8, double_every=1_000)
 _SMALL = PatchDiscriminatorConfig(kernel_size=4, num_filters=16, num_layers=3, norm="instance", weight_norm="spectral")
 

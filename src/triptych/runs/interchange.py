@@ -69,9 +69,6 @@ def import_run(
         raise CheckpointError(f"{run_dir} holds a run already; choose another directory")
     directory.check()
     paths = {name: None if path is None else Path(path) for name, path in (("ema", ema), ("checkpoint", checkpoint), ("data", data))}
-    for name in ("ema", "checkpoint"):
-        if (path := paths[name]) is not None and not path.exists():
-            raise ConfigError(name, f"there is no file {path}")
     if autoencoder is not None:
         require_autoencoder(autoencoder)
     lines = list[str]()

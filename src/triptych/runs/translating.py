@@ -393,9 +393,7 @@ def _check_video(inputs: Translatable, answers: int, out: Path, *, grid: int) ->
     if answers > 1:
         raise ConfigError("style_count", f"got {answers}, but {out} is {what}: it has one answer; ask for 1, or name a folder of images")
     if out.suffix and grid not in (0, GRID_ROWS):
-        raise ConfigError(
-            "grid", f"got {grid}, but {out} is one video, with no picture beside it; leave it out, or name a folder"
-        )
+        raise ConfigError("grid", f"got {grid}, but {out} is one video, with no picture beside it; leave it out, or name a folder")
     clips = clips_of(inputs.names)
     if len(clips) > 1 and out.suffix:
         some = ", ".join([*list(clips)[:_NAMED], *(["..."] if len(clips) > _NAMED else [])])

@@ -37,6 +37,8 @@ def imported(request: ImportRequest) -> ImportedRun:
     if request.ema_rate is not None:
         reason = f"got {request.ema_rate:g}, but {program}'s averages are files of their own, whose names say the rate"
         raise ConfigError("ema_rate", f"{reason}: give the file by {{}}, and leave the rate out", ["ema"])
+    if request.ema is not None and not request.ema.is_file():
+        raise ConfigError("ema", f"there is no file {request.ema}")
     weights = read_weights(request.file)
     with about_file(request.file):
         flags, published = _flags(weights, request, program)
