@@ -37,7 +37,8 @@ SOURCE = Path("src/triptych")
 TIME_LIMIT = 300.0  # seconds: a fault that makes a test wait for ever is noticed too, if the machine was not merely busy
 _FOUND = ("noticed", "too slow")
 _TIMED_OUT = b"Failed: Timeout (>"  # pytest-timeout's word for a test that was too slow
-PYTEST = ("-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu")
+PYTEST = ("-x", "-q", "-p", "no:cacheprovider")
+_MARKS = "not slow and not gpu", "not gpu"  # which tests are run; the second where the files have none of the first
 
 
 @cache
@@ -233,7 +234,10 @@ class Slot:
         sys.path[0:0] = [str(self.folder / "src"), str(self.folder)]
         code = 1
         try:
-            code = pytest.main([*PYTEST, f"--basetemp={self.folder / 'tmp'}", *mutant.tests])
+            for marks in _MARKS:
+                code = pytest.main([*PYTEST, "-m", marks, f"--basetemp={self.folder / 'tmp'}", *mutant.tests])
+                if code != pytest.ExitCode.NO_TESTS_COLLECTED:
+                    break
         finally:
             os._exit(code)  # even of a signal that a fault let through: what is below on the stack is the parent's
 

@@ -1528,7 +1528,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("interop/transformers.py", "return states, {**kept, **theirs, **_given(request, flags, program=program)}", "return states, {**_given(request, flags, program=program), **theirs, **kept}", *_tests("interop", "sit")),
     ("interop/transformers.py", "latents.mean, \"std\": latents.std", "latents.std, \"std\": latents.std", "tests/runs/test_imported_latents.py"),
     ("interop/transformers.py", "if not any(flag.name in given for flag in LATENT_FLAGS):", "if True:", "tests/runs/test_imported_latents.py"),
-    ("interop/transformers.py", '",".join(map(repr, numbers))', '",".join(f"{number:g}" for number in numbers)', "tests/runs/test_imported_latents.py"),
+    ("interop/transformers.py", '",".join(map(repr, each))', '",".join(f"{number:g}" for number in each)', "tests/runs/test_imported_latents.py"),
     ("interop/transformers.py", "if not all(0 < value < math.inf for value in values):", "if False:", *_tests("interop", "sit")),
     ("interop/flags.py", "(number <= 0 and not signed)", "number <= 0", "tests/runs/test_imported_latents.py"),
     ("runs/interchange.py", "        require_autoencoder(autoencoder)", "        pass", "tests/runs/test_imported_latents.py"),

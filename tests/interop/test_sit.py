@@ -240,6 +240,7 @@ def test_what_an_export_writes_beside_a_file_is_read_with_it(tmp_path: Path) -> 
         ("--latent-std 1,2,3,0", "--latent-std: got '1,2,3,0', expected positive numbers, separated by commas"),
         ("--latent-mean 1,2,3,x", "--latent-mean: got '1,2,3,x', expected numbers, separated by commas"),
         ("--latent-std 1,2,3,inf", "--latent-std"),
+        ("--latent-darkest nan", "--latent-darkest: got nan, expected a number"),
         ("--latent-scaled-to 0", "--latent-scaled-to: got 0.0, expected numbers above 0"),
     ],
 )

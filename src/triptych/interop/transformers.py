@@ -209,13 +209,15 @@ def scale_of(spec: DataSpec, given: Mapping[str, Value]) -> LatentScale:
     for name, values in (("latent-std", found["latent-std"]), ("latent-scaled-to", (scaled_to,))):
         if not all(0 < value < math.inf for value in values):
             raise ConfigError(f"--{name}", f"got {given[name]}, expected numbers above 0")
+    if not math.isfinite(darkest):
+        raise ConfigError("--latent-darkest", f"got {darkest}, expected a number")
     return LatentScale(mean=found["latent-mean"], std=found["latent-std"], scaled_to=scaled_to, darkest=darkest)
 
 
 def scale_flags(latents: LatentSpec) -> dict[str, str]:
     """The flags that say how latents became samples; every digit."""
     values = {"mean": latents.mean, "std": latents.std, "scaled-to": (latents.scaled_to,), "darkest": (latents.darkest,)}
-    return {f"latent-{name}": ",".join(map(repr, numbers)) for name, numbers in values.items()}
+    return {f"latent-{name}": ",".join(map(repr, each)) for name, each in values.items()}
 
 
 def own_flags(flags: Mapping[str, Any], spec: DataSpec) -> str:
