@@ -67,6 +67,9 @@ def test_a_folder_and_names_that_would_be_one_clip() -> None:
 
 
 def test_the_length_of_a_clip() -> None:
+    for length in (LENGTH, ClipLength(first=3, most=16, double_every=10, alone=5), ClipLength(first=4, most=4, alone=5), ClipLength()):
+        place = length.longest_from
+        assert length.at(place) == length.at(10**15) and (place == 0 or length.at(place - 1) < length.at(place))
     assert [LENGTH.at(seen) for seen in (0, 6, 7, 13, 14, 10**15)] == [2, 2, 4, 4, 5, 5]
     assert ClipLength(first=3, most=9).at(10**9) == 3
     alone = replace(LENGTH, alone=3)

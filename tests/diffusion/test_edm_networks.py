@@ -13,6 +13,7 @@ from tests.diffusion import edm_reference as reference
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
+from triptych.diffusion.edm import EDMConfig
 from triptych.diffusion.edm_networks import ADMUNet, ADMUNetConfig, EDMNetworkConfig, FourierEmbedding, SongUNet, SongUNetConfig
 from triptych.diffusion.unet import NO_LABEL
 from triptych.nn.filters import BINOMIAL
@@ -168,3 +169,13 @@ def test_networks_that_there_are_not(settings: dict[str, object], size: int, sai
     with pytest.raises(ConfigError) as caught:
         SongUNet(replace(DDPMPP, **settings), image_size=size, channels=3)  # type: ignore[arg-type]
     assert str(caught.value).startswith(said)
+
+
+def test_rectangles_whose_sides_the_levels_divide() -> None:
+    network = replace(DDPMPP, num_channels=32, channel_mult=(1, 1, 1), num_blocks=1, attention_resolutions=())
+    config = EDMConfig(network=network)
+    model = config.build(DataSpec(image_size=16, width=24, channels=3)).eval()
+    with torch.no_grad():
+        assert model.predict(torch.zeros(1, 3, 16, 24), torch.ones(1, 1, 1, 1), None).shape == (1, 3, 16, 24)
+    with pytest.raises(ConfigError, match="data.width: got 18 for images of 16 pixels, expected a multiple of 4, as the levels need"):
+        config.build(DataSpec(image_size=16, width=18, channels=3))

@@ -381,6 +381,10 @@ def test_any_model_that_keeps_the_protocol_may_guide() -> None:
     near = sampled(plain.guided_by(guide), labels=labels).mean((1, 2, 3))  # type: ignore[arg-type]
     assert near[0] < before[0] and near[2] > before[2]
     assert weaker.levels == guide.levels and len(weaker.levels) == 5 and min(weaker.levels) > 0
+    bounded = StillModel()
+    bounded.largest_sigma = 5.0
+    sampled(plain.guided_with(bounded), labels=labels, guidance_scale=2.0)  # type: ignore[arg-type]
+    assert bounded.levels == pytest.approx([min(level, 5.0) for level in guide.levels]) and max(guide.levels) > 5
     weaker.image_shape = (1, 16, 16)
     with pytest.raises(ConfigError, match="guide_with: its images have 16 pixels, this model's 8"):
         plain.guided_with(weaker)  # type: ignore[arg-type]

@@ -97,6 +97,22 @@ def orders(errors: list[float]) -> list[float]:
     return [math.log2(before / after) for before, after in pairwise(errors)]
 
 
+def test_the_model_is_asked_where_it_is_but_at_the_last_time() -> None:
+    """On the path vp the last steps of EDM's grid lie above 0.999; a shift of their time would bend the way."""
+    asked, path = list[float](), PATHS["vp"]
+
+    def denoise(x: Tensor, c: Coefficients) -> Tensor:
+        asked.append(c.sigma)
+        return c.abar * SPREAD**2 / (c.abar * SPREAD**2 + c.sqrt_noise**2) / c.sqrt_abar * x
+
+    velocity = velocity_of(denoise, path, at=path.coefficients)
+    times = (0.5, 0.9995, 0.99996, 1.0)
+    for t in times:
+        velocity(starts(2), t)
+    expected = [path.coefficients(t).sigma for t in (*times[:-1], 0.999)]
+    assert asked == pytest.approx(expected, rel=1e-12)
+
+
 @every_path
 @pytest.mark.parametrize("solver", METHODS)
 def test_order_of_convergence_on_a_gaussian(name: PathName, solver: PathSolverName) -> None:

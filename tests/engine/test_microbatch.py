@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from tests.processes import forked
 from triptych.core.batch import Batch
 from triptych.core.errors import ConfigError
 from triptych.core.memory import data_memory
-from triptych.core.model import LossTerms, Model, Phase
+from triptych.core.model import LossTerms, Model, Phase, TrainingProgress
 from triptych.core.rng import Rng
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
 from triptych.engine.config import TrainConfig
@@ -245,6 +246,26 @@ def test_auto_goes_through_all_phases(tmp_path, kind):
     run(make_loop(seeded(Full), tmp_path / "auto", microbatch="auto", found=found.append))
     run(make_loop(seeded(kind), tmp_path / "given", microbatch=2))
     assert found == [2] and bytes_of(tmp_path / "auto") == bytes_of(tmp_path / "given")
+
+
+def test_auto_looks_where_iterations_take_the_most(tmp_path):
+    """At an iteration in which every phase is due; of a run that ends before it, near its end."""
+    seen = list[int]()
+
+    class Growing(Pair):
+        phases = tuple(replace(phase, every=3) for phase in Pair.phases[:1]) + Pair.phases[1:]
+
+        def prepare(self, phase: Phase, progress: TrainingProgress) -> None:
+            seen.append(progress.images_seen)
+
+    for total, largest, expected in ((640, 20, 48), (640, 50, 96), (100, 10**6, 144)):
+        seen.clear()
+        Growing.largest_from = largest
+        loop = make_loop(seeded(Growing), tmp_path / f"{largest}", microbatch="auto", total_images=total)
+        drawn, draw = list[int](), loop.callables.draw
+        loop.callables = replace(loop.callables, draw=lambda at, draw=draw, drawn=drawn: drawn.append(at) or draw(at))
+        loop._find_microbatch()
+        assert set(seen) == {expected} and drawn == [expected]
 
 
 def test_auto_says_where_not_even_one_image_fits(tmp_path):

@@ -260,3 +260,14 @@ def test_gradients_reach_all_but_what_is_never_used() -> None:
 def test_settings_that_do_not_fit_are_said(wrong: dict[str, int], name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         replace(FewShotGeneratorConfig(), **wrong)
+
+
+def test_widths_that_do_not_double() -> None:
+    """There are as many numbers as the generated weights of each level need."""
+    small = FewShotGeneratorConfig().shrunk()
+    config = replace(small, num_filters=8, max_num_filters=12, embedding=replace(small.embedding, num_filters=8))
+    generator = FewShotGenerator(config, label_channels=2).eval()
+    side = 2 * config.least_size
+    with torch.no_grad():
+        frame = generator(torch.rand(1, 2, side, side), torch.rand(1, 1, 3, side, side), torch.rand(1, 1, 2, side, side))
+    assert frame.image.shape == (1, 3, side, side)

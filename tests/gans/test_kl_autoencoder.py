@@ -24,7 +24,8 @@ from triptych.core.rng import Rng
 from triptych.core.weight_files import read_weights
 from triptych.data.config import DataConfig
 from triptych.engine.config import TrainConfig
-from triptych.gans.discriminators import PatchDiscriminatorConfig
+from triptych.engine.distributed import open_world
+from triptych.gans.discriminators import NLayerPatch, PatchDiscriminatorConfig
 from triptych.gans.kl_autoencoder import KLAutoencoder, KLAutoencoderConfig, KLEncodingConfig
 from triptych.gans.kl_networks import KLNetworks, KLNetworksConfig
 from triptych.gans.perceptual import PerceptualConfig
@@ -33,6 +34,7 @@ from triptych.recipes.config import RunConfig
 from triptych.runs import train
 from triptych.runs.loading import Loading
 from triptych.runs.model_images import ImageRequest, maker_of
+from triptych.runs.training import prepare_backend
 
 SPEC = DataSpec(image_size=8, channels=3)
 NETWORK = KLNetworksConfig(widths=(4, 8), num_blocks=1, latent_channels=2, num_groups=2)
@@ -239,6 +241,46 @@ def test_the_discriminator_joins_at_its_number_of_images():
     assert not without.config.adaptive or "adversarial" not in without.loss(GENERATOR, batch, rng_of(GENERATOR)).logged
 
 
+@pytest.mark.slow
+def test_compiled_networks_go_on_when_the_discriminator_joins(monkeypatch: pytest.MonkeyPatch):
+    """The balance goes back through the decoder twice, which a backward pass that frees what it saved refuses."""
+    compile_module = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module: compile_module(module, backend="aot_eager"))
+    monkeypatch.setattr(torch._functorch.config, "donated_buffer", True)
+    model, plain = small(adversarial_start=100).train(), small(adversarial_start=100).train()
+    config = RunConfig(model=model.config, data=DataConfig(path="x"), train=TrainConfig(total_images=8, batch_size=5, compile="on"))
+    assert len(prepare_backend(model, config, open_world("cpu"))) == 1
+    for seen in (99, 100):
+        found = []
+        for each in (model, plain):
+            each.zero_grad()
+            each.prepare(GENERATOR, replace(START, images_seen=seen))
+            each.loss(GENERATOR, batch_of(), rng_of(GENERATOR)).loss.sum().backward()
+            found.append([parameter.grad for parameter in each.generator.parameters()])
+        torch.testing.assert_close(*found, rtol=1e-3, atol=1e-5)
+    assert not small(adaptive=False).retains_graph
+
+
+def test_the_discriminator_of_pix2pix():
+    """Each score sees 70 pixels, and the first layer has no norm; earlier runs have what they were begun with.
+
+    It has 2,764,737 parameters, and here 1,792 biases more, which batch norm takes out again.
+    """
+    patches = KLAutoencoderConfig().discriminator
+    assert sum(parameter.numel() for parameter in NLayerPatch(patches, in_channels=3).parameters()) == 2_764_737 + 1_792
+    network = NLayerPatch(replace(patches, num_filters=4, max_num_filters=8, norm="none"), in_channels=3).eval()
+    x = torch.zeros(1, 3, 160, 160, requires_grad=True)
+    scores, _ = network(x)
+    (seen,) = torch.autograd.grad(scores[0, 0, scores.shape[2] // 2, scores.shape[3] // 2], x)
+    rows = seen.abs().sum((0, 1, 3)).nonzero()
+    assert int(rows.max() - rows.min()) + 1 == 70
+    kept = patches.to_dict()
+    assert (kept["last_kernel_size"], kept["first_norm"]) == (4, False)
+    earlier = PatchDiscriminatorConfig.from_dict({k: v for k, v in kept.items() if k not in ("last_kernel_size", "first_norm")})
+    assert (earlier.last_kernel_size, earlier.first_norm) == (3, True)
+    assert not {"last_kernel_size", "first_norm"} & set(earlier.to_dict())
+
+
 def test_without_the_balance_and_batch_norm_microbatches_give_the_same_gradient(float64):
     settings = {"discriminator": replace(PATCHES, norm="none"), "adaptive": False}
     assert small().couples_samples and not small(**settings).couples_samples
@@ -290,7 +332,7 @@ def test_what_does_not_fit_is_refused():
             model.decode(latents)
     with pytest.raises(ConfigError, match=r"network.widths: got images of 10x10 pixels, expected sides of multiples of 4"):
         KLAutoencoderConfig(network=replace(NETWORK, widths=(4, 4, 4))).build(DataSpec(image_size=10, channels=3))
-    with pytest.raises(ConfigError, match=r"discriminator: got images of 8x8 pixels, expected at least 16 along a side"):
+    with pytest.raises(ConfigError, match=r"discriminator: got images of 8x8 pixels, expected at least 24 along a side"):
         KLAutoencoderConfig(network=NETWORK).build(SPEC)
     with pytest.raises(ConfigError, match="num_groups: got 3, expected a divisor of 4"):
         KLNetworksConfig(widths=(4, 8), num_groups=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -323,6 +324,23 @@ def test_held_out_clips_are_made_from_their_first_frame_on() -> None:
     assert isinstance(model, Translator) and isinstance(model, VideoTranslator) and model.past_frames == 2
     with pytest.raises(ConfigError, match="got 10x12 pixels, expected sides that are multiples of 4"):
         model.next_frame({"labels": clip.inputs["labels"][:, 0, :12, :10]}, [], None, settings=model.translation)
+
+
+def test_frames_of_which_nothing_can_be_compared_are_left_out() -> None:
+    """After a cut no pixel is believed: that says nothing of flicker, and does not make it smaller."""
+    model, clip = built().eval(), pan()
+    flow = clip.inputs["flow"].clone()
+    flow[0, 1], flow[1, 2:] = math.nan, math.nan
+    with torch.no_grad():
+        found = model.distances(replace(clip, inputs={**clip.inputs, "flow": flow}), Rng(0, (), clip.index))["warping_error"]
+        frames = list(model._clip(clip.inputs, FRAMES))
+    for sample, counted in ((0, range(2, FRAMES)), (1, [1])):
+        errors = []
+        for t in counted:
+            taught = model._taught(clip.images[:, t], clip.images[:, t - 1], {"flow": clip.inputs["flow"][:, t]})
+            assert taught is not None
+            errors.append(warping_error(frames[t], frames[t - 1], *taught)[sample])
+        torch.testing.assert_close(found[sample], torch.stack(errors).mean(), rtol=0, atol=1e-12)
 
 
 def test_the_warping_error_of_a_pan_is_none_and_of_still_frames_is_its_movement() -> None:

@@ -137,6 +137,17 @@ def test_held_out_clips_and_translations_are_guided_too() -> None:
         model.next_frame(maps, [{"labels": clip.inputs["labels"][:, 0]}], made[0][:, None], settings=model.translation)
 
 
+def test_clips_that_begin_without_a_known_point_are_made() -> None:
+    model, clip = built().eval(), clips()
+    points = clip.inputs["points"].clone()
+    points[:, :2] = -1
+    blind = replace(clip, inputs={**clip.inputs, "points": points})
+    made, guided = frames_by_hand(model, blind)
+    assert not guided[1][:, 3].any()
+    for found, expected in zip(model._clip(blind.inputs, FRAMES), made, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+
+
 def test_guidance_changes_the_large_sizes_alone() -> None:
     config = CONFIG.generator
     torch.manual_seed(1)

@@ -17,9 +17,10 @@ from tests.runs.translators import opened
 from triptych.core.batch import ClipLength
 from triptych.core.errors import ConfigError, DataError, Stopped
 from triptych.core.finetuning import Finetuning
+from triptych.core.ramp import Ramp
 from triptych.core.rng import Rng
 from triptych.data.clips import ClipDataConfig
-from triptych.engine.config import OptimConfig, TrainConfig
+from triptych.engine.config import OptimConfig, PhaseOptimConfig, TrainConfig
 from triptych.engine.progress import unwatched
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.fs_vid2vid import FewShotTranslationConfig, FewShotVid2Vid, FewShotVid2VidConfig
@@ -249,6 +250,26 @@ def test_each_network_is_finetuned_at_the_rate_of_its_phase(run: Run) -> None:
     for name, rate in (("discriminator", 4e-3), ("generator", 1e-3)):  # by which the first step of Adam moves each weight
         moved = max(float((weight.detach() - before[name][key]).abs().max()) for key, weight in weights[name].items())
         assert moved == pytest.approx(rate, rel=1e-2), name
+
+
+def test_finetuning_takes_the_optimizer_of_each_phase_and_clips(run: Run) -> None:
+    """At the end of what changes over a run, without warm-up; a rate that is given is that of all phases."""
+    look = {"style": seen([style_image(0)]), "labels_of_style": torch.from_numpy(class_map("z", 0))[None, None]}
+    ramp = Ramp(start=1.0, end=2e-3, images=10**6)
+    ramped = replace(run.config.optim, warmup_images=1000, phases=(PhaseOptimConfig(phase="generator", learning_rate=ramp),))
+    clipped = replace(run.config.optim, eps=1.0, clip_norm=1e-3)
+
+    def moved(how: Finetuning, optim: OptimConfig) -> float:
+        model = run.load(**CPU)
+        assert isinstance(model, FewShotVid2Vid)
+        weights = model.finetuned_weights()["generator"]
+        before = {name: weight.detach().clone() for name, weight in weights.items()}
+        finetune(model, look, how=how, optim=optim, seed=0, progress=unwatched)
+        return max(float((weight.detach() - before[name]).abs().max()) for name, weight in weights.items())
+
+    assert moved(Finetuning(steps=1, rate=None), ramped) == pytest.approx(2e-3, rel=1e-2)
+    assert moved(Finetuning(steps=1, rate=1e-3), ramped) == pytest.approx(1e-3, rel=1e-2)
+    assert 0 < moved(Finetuning(steps=1, rate=1.0), clipped) <= 1.1e-3, "the gradient over 1, for eps is 1"
 
 
 def test_references_are_rolled_by_up_to_a_sixteenth_of_each_side(run: Run) -> None:

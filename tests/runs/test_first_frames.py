@@ -196,6 +196,8 @@ def test_what_it_refuses(clips: Run, tmp_path: Path) -> None:
         other.translate(given / "labels/0", first=clips.directory, **CPU)
     with pytest.raises(ConfigError, match=r"frames: got 9, more than the 4 that the run learned, and .*\.length\.(first|most)"):
         RunClips(clips, clips.open(Loading(device="cpu")), frames=9, count=None)
+    with pytest.raises(ConfigError, match="frames: got 1, expected at least 2: figures of clips compare each frame with the one before"):
+        RunClips(clips, clips.open(Loading(device="cpu")), frames=1, count=None)
     opened, moved = clips.open(Loading(device="cpu")), Path(clips.config.data.path)
     moved.rename(tmp_path / "moved")
     with pytest.raises(DataError, match="does not exist"):

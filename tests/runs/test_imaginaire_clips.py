@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.data.pairs import as_map, write
 from tests.data.pictures import encoded, picture
 from tests.interop.imaginaire_files import IMAGE, MASK, changed, checkpoint, written
 from tests.interop.imaginaire_videos import VIDEOS
-from triptych.core.errors import CheckpointError
+from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.images import to_uint8
 from triptych.core.model import Model, seeded_build
 from triptych.core.rng import Rng
@@ -24,7 +25,8 @@ from triptych.gans.spade import SPADE, SPADEGenerator, SPADEGeneratorConfig
 from triptych.interop.imaginaire import from_state_dict
 from triptych.interop.imaginaire.experiment import read_experiment
 from triptych.interop.imaginaire.yaml_file import YamlFile
-from triptych.runs import Run, import_run
+from triptych.runs import Run, import_run, train
+from triptych.runs.beginning import same_images
 
 HEIGHT, WIDTH, CLASSES, FRAMES = 32, 64, 3, 4
 _PART = {"num_filters": 4, "num_downsamples": 2}
@@ -242,6 +244,23 @@ def test_epochs_are_counted_in_clips() -> None:
     config = imported(values, None, data="few").config
     data = config.data
     assert (config.train.total_images, data.length.double_every, data.length.most) == (600, 120, 6), "fewer than eight batches: all frames"
+
+
+def test_an_imported_run_of_clips_goes_on_with_their_length() -> None:
+    """Which the file says in epochs, or the user in images; a run that was trained since has its own."""
+    values = changed(VIDEOS["world"], changed(SMALL, GUIDED))
+    write_clips(Path("many"), count=9, images=True)
+    run = imported(values, checkpoint(model_of(values), None), data="many")
+    assert run.config.data.length.double_every == 160
+    opened = run.config.data.open().spec
+    assert opened.clip_length != run.spec.clip_length and same_images(run.spec, opened, fresh=True) == opened
+    length = replace(run.config.data.length, first=2, most=2, double_every=None)
+    data = replace(run.config.data, length=length, workers=0)
+    settings = replace(run.config.train, total_images=1, batch_size=1, sample_count=0, validate_images=0, ema_rates=(), compile="off")
+    trained = train(replace(run.config, data=data, train=settings), run.directory, device="cpu")
+    assert trained.checkpoints()[-1] == 1 and trained.spec.frames == 2
+    with pytest.raises(ConfigError, match="the images are not those of this run"):
+        same_images(trained.spec, opened)
 
 
 def test_clips_and_their_references_fit_into_the_longest(tmp_path: Path) -> None:

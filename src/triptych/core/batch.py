@@ -104,6 +104,13 @@ class ClipLength(Config):
         doublings = 0 if self.double_every is None else min(clips_seen // self.double_every, _MOST_FRAMES.bit_length())
         return min(self.most, self.first * 2**doublings)
 
+    @property
+    def longest_from(self) -> int:
+        """Clips seen from which on they have the most frames."""
+        if self.double_every is None:
+            return self.alone
+        return self.alone + math.ceil(math.log2(self.most / self.first)) * self.double_every
+
 
 @config
 class LatentSpec(Config):

@@ -60,6 +60,11 @@ class EDM(ContinuousModel):
 
     def __init__(self, config: EDMConfig, spec: DataSpec) -> None:
         super().__init__(config, spec)
+        _, height, width = self.image_shape
+        multiple = 2 ** config.network.halvings(height)
+        if width % multiple:
+            reason = f"got {width} for images of {height} pixels, expected a multiple of {multiple}, as the levels need"
+            raise ConfigError("data.width", reason)
         try:
             self.network = config.network.build(spec, num_classes=self.num_classes, augment_dims=config.augmentation.dims)
         except ConfigError as error:

@@ -30,7 +30,7 @@ from triptych.core.rng import Rng
 from triptych.diffusion.blocks import Resampling, attend, zeroed
 from triptych.diffusion.dropout import kept, mask_name, masks_ahead
 from triptych.diffusion.norm import ModulatedGroupNorm, Modulation
-from triptych.diffusion.unet import NO_LABEL, UNet, UNetConfig
+from triptych.diffusion.unet import CHANNEL_MULT, NO_LABEL, UNet, UNetConfig
 from triptych.nn.convolution import FastConv2d, fast_convolution
 from triptych.nn.enlarging import convolved_enlarged
 from triptych.nn.filters import BINOMIAL, convolved_downsampled, downsampled, kernel_of, upsampled
@@ -57,6 +57,10 @@ class EDMNetworkConfig(Config):
     @abstractmethod
     def build(self, spec: DataSpec, *, num_classes: int | None, augment_dims: int) -> nn.Module:
         """The network for images of `spec`, told classes and `augment_dims` numbers of augmentation (0: none); ConfigError if none fits."""
+
+    @abstractmethod
+    def halvings(self, image_size: int) -> int:
+        """How often it halves images of that size; their sides are multiples of 2 to that power."""
 
     @abstractmethod
     def shrunk(self) -> Self:
@@ -107,9 +111,12 @@ class SongUNetConfig(EDMNetworkConfig):
         """Channels of each level."""
         return tuple(mult * self.num_channels for mult in self.channel_mult)
 
+    def halvings(self, image_size: int) -> int:
+        return len(self.channel_mult) - 1
+
     def sizes(self, image_size: int) -> tuple[int, ...]:
         """The image size at each level. Raises ConfigError where there are none for images of this size."""
-        halvings = len(self.channel_mult) - 1
+        halvings = self.halvings(image_size)
         if image_size % 2**halvings:
             wanted = f"a multiple of {2**halvings} pixels, as {halvings + 1} levels need; give fewer, or another data.image_size"
             raise ConfigError("channel_mult", f"got {spelled(self.channel_mult)} for images of {image_size} pixels, expected {wanted}")
@@ -147,6 +154,9 @@ class ADMUNetConfig(UNetConfig, EDMNetworkConfig):
     "Probability that dropout removes a feature."
     resblock_updown: bool = True
     "Residual blocks change the resolution; false: plain convolutions (see conv_resample)."
+
+    def halvings(self, image_size: int) -> int:
+        return len(self.channel_mult or CHANNEL_MULT.get(image_size, (1,))) - 1
 
     def build(self, spec: DataSpec, *, num_classes: int | None, augment_dims: int) -> ADMUNet:
         return ADMUNet(self, spec, num_classes=num_classes, augment_dims=augment_dims)

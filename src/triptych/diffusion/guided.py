@@ -88,7 +88,8 @@ class Guided(nn.Module):
         model, guide = self.model, self.guide
         if not isinstance(guide, NoisyImageClassifier):
             predict = guide.predictor(None if guide.num_classes is None else labels)
-            most = math.inf if model.noise is not None else guide.largest_sigma  # timesteps are the same for both
+            alike = model.noise is not None and guide.noise is not None  # then their timesteps are the same
+            most = math.inf if alike else guide.largest_sigma
             last = Coefficients.of_sigma(most, time=most)
             return Guide(weak=lambda x, c: predict(x, model.seen_by(c if c.sigma <= most else last, guide.noise)))
         assert labels is not None and isinstance(settings, GuidanceSettings)

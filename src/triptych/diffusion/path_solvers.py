@@ -33,7 +33,7 @@ Grid = Literal["uniform", "edm"]
 LAST_STEP = 0.04
 """Of the SDE on its way to t = 1, which is taken without noise (Ma et al. 2024, appendix C)."""
 LATEST = 0.999
-"""The last time at which a predicted x_0 is asked for what noise goes with it."""
+"""The time at which a predicted x_0 is asked for what noise goes with it, in the place of t = 1."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def velocity_of(predict: Predictor, path: Path, *, at: Callable[[float], Coeffic
     """
 
     def velocity(x: Tensor, t: float) -> Tensor:
-        t = min(t, LATEST)
+        t = LATEST if t >= 1 else t
         point = path.at_number(t)
         x0 = predict(x / point.norm, at(t))
         return point.velocity_to(x0, x)

@@ -17,17 +17,17 @@ from triptych.engine.turns import Turns
 
 
 def find_microbatch(
-    turns: Turns, slices: Sequence[Batch], *, microbatch: Microbatch, attempts: Attempts, first: TrainingProgress, world: World
+    turns: Turns, slices: Sequence[Batch], *, microbatch: Microbatch, attempts: Attempts, at: TrainingProgress, world: World
 ) -> None:
     """Makes `microbatch` as large as fits, in all processes alike. Changes nothing else.
 
-    It makes the forward and backward passes of all turns of the `first` iteration, in which every phase is due, on `slices`. On a CPU no
+    It makes the forward and backward passes of all turns of the iteration `at`, in which every phase is due, on `slices`. On a CPU no
     more memory is taken than there is, so that the system kills nobody. Raises DoesNotFit where not even the smallest microbatch fits.
     """
     parameters = [parameter for updater in turns.updaters.values() for parameter in updater.parameters.values()]
 
     def fits(size: int) -> bool:
-        return attempts.fits(parameters, lambda: _passes(turns, slices, size, first))
+        return attempts.fits(parameters, lambda: _passes(turns, slices, size, at))
 
     neighbours = world.gather(socket.gethostname()).count(socket.gethostname())
     with limited_to_available(neighbours) if world.device.type == "cpu" else nullcontext():
@@ -59,7 +59,7 @@ def largest_batch(
         return None
 
 
-def _passes(turns: Turns, slices: Sequence[Batch], size: int, first: TrainingProgress) -> None:
+def _passes(turns: Turns, slices: Sequence[Batch], size: int, at: TrainingProgress) -> None:
     """Makes the passes of an iteration, with the memory taken that the optimizers will take."""
 
     def passes(phase: Phase, batch: Batch, progress: TrainingProgress) -> Mapping[str, Tensor]:
@@ -67,4 +67,4 @@ def _passes(turns: Turns, slices: Sequence[Batch], size: int, first: TrainingPro
         return turns.updaters[phase.networks].try_passes(phase, batch, rng=rng, size=size, progress=progress)
 
     with reserved(updater.optimizer for updater in turns.updaters.values()):
-        turns.take([batch[: 2 * size] for batch in slices], passes, first)  # two microbatches: the second one finds gradients there
+        turns.take([batch[: 2 * size] for batch in slices], passes, at)  # two microbatches: the second one finds gradients there

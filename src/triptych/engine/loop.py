@@ -6,6 +6,7 @@ on a schedule depends on the number of images seen alone, so that an interrupted
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
@@ -224,14 +225,16 @@ class Loop:
         self._between = True
 
     def _find_microbatch(self) -> None:
-        """Finds the microbatch where it is to be found, on the images of the first iteration."""
+        """Finds the microbatch where it is to be found, on the images of an iteration that takes the most memory."""
         if self.train.microbatch != "auto":
             return
         self.world.doing("finding the largest microbatch that fits into memory")
         with self._stop.interrupting():
-            slices = self._draw_slices(self.callables.draw(self.images_seen))
-            first = TrainingProgress(0, self.drawn, self.train.total_images)
-            find_microbatch(self.turns, slices, microbatch=self.microbatch, attempts=self.attempts, first=first, world=self.world)
+            every = self.drawn * math.lcm(*(phase.every for phase in self.model.phases))
+            largest = -(-min(self.model.largest_from, self.train.total_images - 1) // every) * every  # all phases are due there
+            slices = self._draw_slices(self.callables.draw(largest))
+            at = TrainingProgress(largest, self.drawn, self.train.total_images)
+            find_microbatch(self.turns, slices, microbatch=self.microbatch, attempts=self.attempts, at=at, world=self.world)
         self._say(f"train.microbatch auto: {self.microbatch.size} images at once fit into memory")
         self._tell_microbatch()
 

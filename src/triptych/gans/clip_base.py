@@ -169,6 +169,7 @@ class ClipGAN(PairedGAN):
         given = {"labels": labels, "sizes": sizes, "translation": config.translation}
         super().__init__(config, replace(spec, inputs=labels.inputs), generator, discriminator, **given, partial=True)
         self.spec, self.past_frames = spec, past_frames
+        self.largest_from = 0 if spec.clip_length is None else spec.clip_length.longest_from
         self.flow_name = next((entry.name for entry in spec.inputs if entry.kind == "flow"), None)
         self.teacher = config.teacher
         if self.teacher == "auto":
@@ -396,7 +397,7 @@ class ClipGAN(PairedGAN):
         """Of whole clips, made from their first frame on: l1 and, where that has its weights, perceptual, means over the frames.
 
         Where there is a teacher, and RAFT has its weights, also warping_error: how far each frame is from the one before it, warped by
-        the flow of the real frames.
+        the flow of the real frames; a mean over the frames of which some pixels can be compared.
         """
         frames = list(self._clip(batch.inputs, batch.images.shape[1]))
         real = batch.images.unbind(1)
@@ -404,13 +405,14 @@ class ClipGAN(PairedGAN):
         if self.perceptual is not None and self.perceptual.network.loaded:
             distances[PERCEPTUAL] = torch.stack([self.perceptual(*pair) for pair in zip(frames, real, strict=True)]).mean(0)
         if self.teacher != "none" and (self.raft is None or self.raft.loaded) and len(frames) > 1:
-            errors = []
+            errors, counted = [], []
             for t in range(1, len(frames)):
                 flow = {} if self.flow_name is None else {self.flow_name: batch.inputs[self.flow_name][:, t]}
                 taught = self._taught(real[t], real[t - 1], flow)
                 assert taught is not None
                 errors.append(warping_error(frames[t], frames[t - 1], *taught))
-            distances["warping_error"] = torch.stack(errors).mean(0)
+                counted.append((taught[1].flatten(1).amax(1) > 0).float())  # after a cut there is nothing to compare
+            distances["warping_error"] = torch.stack(errors).sum(0) / torch.stack(counted).sum(0).clamp(min=1)
         return distances
 
     def _clip(self, inputs: Mapping[str, Tensor], length: int) -> Iterator[Tensor]:

@@ -37,6 +37,7 @@ class PatchDiscriminatorConfig(Config):
     """Patch discriminators at one or several scales."""
 
     kind_name: ClassVar = "patch"
+    unwritten: ClassVar = frozenset(("last_kernel_size", "first_norm"))
 
     num_discriminators: int = 2
     "Scales; each halves the size."
@@ -44,6 +45,8 @@ class PatchDiscriminatorConfig(Config):
     "Whether one network judges all scales."
     kernel_size: int = 3
     "Side of the kernels."
+    last_kernel_size: int = 3
+    "Side of the last layer's."
     num_filters: int = 64
     "Channels of the first layer; they double from layer to layer."
     max_num_filters: int = 512
@@ -52,11 +55,13 @@ class PatchDiscriminatorConfig(Config):
     "Layers between the first and the last."
     norm: NormKind = "none"
     "Norm of all layers but the last."
+    first_norm: bool = True
+    "Whether the first layer has it too."
     weight_norm: WeightNorm = "spectral"
     "Norm of the weights."
 
     def validate(self) -> None:
-        for name in ("num_discriminators", "kernel_size", "num_filters", "max_num_filters", "num_layers"):
+        for name in ("num_discriminators", "kernel_size", "last_kernel_size", "num_filters", "max_num_filters", "num_layers"):
             self.require(getattr(self, name) >= 1, name, "a positive whole number")
 
     def shrunk(self) -> Self:
@@ -93,7 +98,7 @@ class ResidualDiscriminatorConfig(Config):
 def least_side(config: PatchDiscriminatorConfig) -> int:
     """The fewest pixels along a side that every scale of the discriminators has a score for."""
     padding = (config.kernel_size - 1) // 2
-    side = max(2 if config.norm == "instance" else 1, 3 - 2 * padding)  # one pixel has no variance
+    side = max(2 if config.norm == "instance" else 1, config.last_kernel_size - 2 * padding)  # one pixel has no variance
     for stride in [1] + [2] * config.num_layers:
         side = max(1, (side - 1) * stride + config.kernel_size - 2 * padding)
     return side * 2 ** (config.num_discriminators - 1)
@@ -110,9 +115,10 @@ class NLayerPatch(nn.Module):
         self.num_layers = config.num_layers
         for index, (ins, outs) in enumerate(pairwise(widths)):
             stride = 1 if index == config.num_layers else 2
-            block = ConvBlock(ins, outs, config.kernel_size, stride=stride, padding=padding, options=options)
+            seen = options if index or config.first_norm else replace(options, norm=Norm("none"))
+            block = ConvBlock(ins, outs, config.kernel_size, stride=stride, padding=padding, options=seen)
             self.add_module(f"layer{index}", nn.Sequential(block))
-        last = ConvBlock(widths[-1], 1, 3, padding=padding, options=BlockOptions(weight_norm=config.weight_norm))
+        last = ConvBlock(widths[-1], 1, config.last_kernel_size, padding=padding, options=BlockOptions(weight_norm=config.weight_norm))
         self.add_module(f"layer{config.num_layers + 1}", nn.Sequential(last))
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b 1 _ _"], tuple[Float[Tensor, "b _ _ _"], ...]]:

@@ -138,8 +138,8 @@ class WeightGenerator(nn.Module):
                 module.eps = config.reference_eps
         for i in range(config.generated):
             ins, outs = width(i), width(i + 1)
-            twice = 2 if ins == outs else 1
-            for name, count in (("0", 2 * (ins + 1)), ("1", twice * (ins + 1)), ("s", 2 * (ins + 1)), ("e", 9 * ins + 1)):
+            times = -(-2 * ins // outs)  # so often `outs` rows have numbers enough for 2 * ins
+            for name, count in (("0", 2 * (ins + 1)), ("1", times * (ins + 1)), ("s", 2 * (ins + 1)), ("e", 9 * ins + 1)):
                 self.add_module(f"fc_spade_{name}_{i}", self._stack(outs, count))
         self.label_embedding = LabelEmbedder(config, in_channels=label_channels, skips=False, generated=config.generated)
         self.attention_module = ReferenceAttention(config, label_channels=label_channels) if config.attention else None

@@ -58,7 +58,7 @@ class KLAutoencoderConfig(GANConfig):
     network: KLNetworksConfig = KLNetworksConfig()
     "The encoder and the decoder."
     discriminator: PatchDiscriminatorConfig = PatchDiscriminatorConfig(
-        num_discriminators=1, kernel_size=4, num_layers=3, norm="sync_batch", weight_norm="none"
+        num_discriminators=1, kernel_size=4, last_kernel_size=4, num_layers=3, norm="sync_batch", first_norm=False, weight_norm="none"
     )
     "The discriminator."
     perceptual_weight: float = 1.0
@@ -129,6 +129,7 @@ class KLAutoencoder(GAN):
         if self.ada is not None:
             require_colours(config.ada, spec.channels)
         self.encoding, self.image_channels = config.encoding, spec.channels
+        self.retains_graph = config.adaptive and config.adversarial_weight > 0
         self.couples_samples = self.couples_samples or (config.adaptive and config.adversarial_weight > 0)
         self.dimensions = spec.channels * spec.height_and_width[0] * spec.height_and_width[1]
         "Numbers of an image: d."

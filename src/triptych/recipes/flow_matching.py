@@ -90,7 +90,7 @@ def flow_cifar10() -> RunConfig:
         ),
         data=DataConfig(image_size=32, labels="none"),
         train=TrainConfig(total_images=150_000_000, batch_size=512, ema_rates=(0.999,), checkpoint_every=2_000_000, sample_every=2_000_000),
-        optim=OptimConfig(learning_rate=1e-4, betas=(0.9, 0.95)),
+        optim=OptimConfig(learning_rate=1e-4, betas=(0.9, 0.95), weight_decay=0.01),  # PyTorch's default, which that program takes
         log=LogConfig(every=12_800),
     )
 

@@ -40,6 +40,8 @@ class Start:
     "Whether the run's own copy of the list of images that are left out counts."
     asked: Mapping[str, Any] = field(default_factory=dict)
     "As in RunDocument."
+    fresh: bool = False
+    "Whether the run was imported and not trained since: how long its clips are may still be chosen."
 
 
 def begin(config: RunConfig, directory: RunDirectory, recipe: str | None, device: torch.device, stack: ExitStack | None) -> Start:
@@ -90,7 +92,7 @@ def begin(config: RunConfig, directory: RunDirectory, recipe: str | None, device
             f"another --run (with --init-from {place}, to begin with its weights)",
         ) from None
     refuse_shorter(config.train.total_images, earlier.train.total_images, seen=max(list_checkpoints(directory.checkpoints), default=0))
-    return Start(config, recipe or stored.recipe, stored, notes, keeps_list, stored.asked_still(config))
+    return Start(config, recipe or stored.recipe, stored, notes, keeps_list, stored.asked_still(config), fresh)
 
 
 def refuse_shorter(total: int, before: int, *, seen: int) -> None:
@@ -162,6 +164,13 @@ def prepare_directory(directory: RunDirectory, document: RunDocument, start: Sta
     directory.write_config(document.to_dict())
 
 
+def _with_lengths(stored: DataSpec, images: DataSpec) -> DataSpec:
+    """The same, with clips as long as those of `images`."""
+    frames = {each.name: each.frames for each in images.inputs}
+    inputs = tuple(dataclasses.replace(each, frames=frames.get(each.name, each.frames)) for each in stored.inputs)
+    return dataclasses.replace(stored, frames=images.frames, clip_length=images.clip_length, inputs=inputs)
+
+
 def same_objects(stored: Mapping[str, str], found: Mapping[str, str]) -> None:
     """Raises DataError where files of the data that lie elsewhere are not those of the run: others, or of another version.
 
@@ -176,14 +185,16 @@ def same_objects(stored: Mapping[str, str], found: Mapping[str, str]) -> None:
             raise DataError(f"{address}: {reason}; give what it was, or begin another run with --init-from this one")
 
 
-def same_images(stored: DataSpec, images: DataSpec) -> DataSpec:
-    """The images that a run of `stored` goes on with; an imported run has classes without names.
+def same_images(stored: DataSpec, images: DataSpec, *, fresh: bool = False) -> DataSpec:
+    """The images that a run of `stored` goes on with; an imported run has classes without names, and a `fresh` one clips of any length.
 
     The autoencoder of latents is where the run has it, for a run may be told that it was moved. Raises ConfigError for other images.
     """
     if stored.latents is not None and images.latents is not None:
         latents = dataclasses.replace(images.latents, autoencoder=stored.latents.autoencoder)
         images = dataclasses.replace(images, latents=latents)
+    if fresh and stored.frames is not None and images.frames is not None:
+        stored = _with_lengths(stored, images)
     nameless = stored.num_classes is not None and stored.class_names is None
     if images == stored or (nameless and dataclasses.replace(images, class_names=None) == stored):
         return images

@@ -143,6 +143,8 @@ class RunClips(ClipSet):
         if not isinstance(config, ClipDataConfig) or not isinstance(model, VideoTranslator):
             raise ConfigError("metrics", f"{WARPING_ERROR}, {SHARPNESS} and {FVD} are of clips, but this run makes single images")
         length = frames or config.length.most
+        if length < 2:
+            raise ConfigError("frames", f"got {length}, expected at least 2: figures of clips compare each frame with the one before it")
         try:
             data = reopened(replace(config, length=ClipLength(first=length, most=length)), run.spec)
         except DataError as error:

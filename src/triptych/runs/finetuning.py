@@ -17,7 +17,11 @@ from triptych.core.rng import Rng
 from triptych.engine.config import OptimConfig
 from triptych.engine.optim import make_optimizer
 from triptych.engine.progress import Watch
+from triptych.engine.schedule import step_settings
 from triptych.runs.weights import load_frozen_networks
+
+_AT_THE_END = TrainingProgress(2**60, 1, 2**60)
+"""Where whatever changes over a run has arrived."""
 
 
 def finetune(model: Model, look: Mapping[str, Tensor], *, how: Finetuning, optim: OptimConfig, seed: int, progress: Watch) -> None:
@@ -32,7 +36,7 @@ def finetune(model: Model, look: Mapping[str, Tensor], *, how: Finetuning, optim
     first, *_ = look.values()
     model.to(first.device)
     index = torch.zeros(1, dtype=torch.long, device=first.device)
-    plain = replace(optim, learning_rate=how.rate or optim.learning_rate)
+    plain = _at_one_rate(optim, how)
     weights = model.finetuned_weights()
     optimizers = {name: make_optimizer(some, plain, device=first.device) for name, some in weights.items()}
     with torch.enable_grad():
@@ -45,8 +49,24 @@ def finetune(model: Model, look: Mapping[str, Tensor], *, how: Finetuning, optim
                 changed = list(weights[network].values())
                 for weight, gradient in zip(changed, torch.autograd.grad(loss, changed, allow_unused=True), strict=True):
                     weight.grad = gradient
-                optimizers[network].param_groups[0]["lr"] = plain.learning_rate * phase.rate
-                optimizers[network].step()
+                settings, optimizer = step_settings(plain, phase, _AT_THE_END), optimizers[network]
+                if settings.clip_norm is not None:
+                    torch.nn.utils.clip_grad_norm_(changed, settings.clip_norm)
+                optimizer.param_groups[0].update(
+                    lr=settings.learning_rate,
+                    betas=(settings.beta1, settings.beta2),
+                    eps=settings.eps,
+                    weight_decay=settings.weight_decay,
+                )
+                optimizer.step()
                 model.stepped(phase)
             progress(step + 1, how.steps)
     model.eval()
+
+
+def _at_one_rate(optim: OptimConfig, how: Finetuning) -> OptimConfig:
+    """The optimizer without warm-up and schedule; a rate that is given takes the place of those of all phases."""
+    optim = replace(optim, schedule="constant", warmup_images=0, warmup_share=None)
+    if how.rate is None:
+        return optim
+    return replace(optim, learning_rate=how.rate, phases=tuple(replace(each, learning_rate=None) for each in optim.phases))

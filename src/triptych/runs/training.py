@@ -79,7 +79,7 @@ def train(
         data = (with_own_list(start.config.data, directory) if start.keeps_list else start.config.data).open()
         if start.stored is not None:
             same_objects(start.stored.objects, data.objects)
-            data = dataclasses.replace(data, spec=same_images(start.stored.spec, data.spec))
+            data = dataclasses.replace(data, spec=same_images(start.stored.spec, data.spec, fresh=start.fresh))
         images = world.on_main(lambda: fingerprint(data))
         if start.stored is not None and start.stored.images not in ("", images):
             start.notes.append(
@@ -255,6 +255,8 @@ def prepare_backend(model: Model, config: RunConfig, world: World) -> list[str]:
     wish, iterations = config.train.compile, config.train.total_images / config.train.batch_size
     long = world.device.type == "cuda" and not is_divided(config.train, world) and iterations >= _COMPILED_ITERATIONS
     if wish == "on" or (wish == "auto" and long):
+        if model.retains_graph:
+            torch._functorch.config.donated_buffer = False  # else a backward pass reuses what the next one needs
         for name in dict.fromkeys(name for phase in model.phases for name in phase.networks):
             getattr(model, name).compile()
         for message in ("Dynamo detected a call to a `functools.lru_cache`", "TensorFloat32 tensor cores"):
