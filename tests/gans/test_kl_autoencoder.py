@@ -246,7 +246,7 @@ def test_compiled_networks_go_on_when_the_discriminator_joins(monkeypatch: pytes
     """The balance goes back through the decoder twice, which a backward pass that frees what it saved refuses."""
     compile_module = torch.nn.Module.compile
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module: compile_module(module, backend="aot_eager"))
-    monkeypatch.setattr(torch._functorch.config, "donated_buffer", True)
+    monkeypatch.setattr("torch._functorch.config.donated_buffer", True)
     model, plain = small(adversarial_start=100).train(), small(adversarial_start=100).train()
     config = RunConfig(model=model.config, data=DataConfig(path="x"), train=TrainConfig(total_images=8, batch_size=5, compile="on"))
     assert len(prepare_backend(model, config, open_world("cpu"))) == 1

@@ -256,7 +256,9 @@ def prepare_backend(model: Model, config: RunConfig, world: World) -> list[str]:
     long = world.device.type == "cuda" and not is_divided(config.train, world) and iterations >= _COMPILED_ITERATIONS
     if wish == "on" or (wish == "auto" and long):
         if model.retains_graph:
-            torch._functorch.config.donated_buffer = False  # else a backward pass reuses what the next one needs
+            from torch._functorch import config as functorch
+
+            functorch.donated_buffer = False  # else a backward pass reuses what the next one needs
         for name in dict.fromkeys(name for phase in model.phases for name in phase.networks):
             getattr(model, name).compile()
         for message in ("Dynamo detected a call to a `functools.lru_cache`", "TensorFloat32 tensor cores"):
