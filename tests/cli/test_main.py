@@ -167,7 +167,7 @@ def test_nothing_given_shows_the_help_as_an_error(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
-        (ConfigError("train.batch_size", "too large"), 2, "triptych: error: train.batch_size: too large\n"),
+        (ConfigError("train.batch_size", "too large"), 2, "triptych: error: --train.batch-size: too large\n"),
         (DataError("a.png cannot\nbe read"), 2, "triptych: error: a.png cannot be read\n"),
         (CheckpointError("damaged"), 2, "triptych: error: damaged\n"),
         (RunError("the loss is not finite"), 1, "triptych: error: the loss is not finite\n"),

@@ -423,6 +423,7 @@ random_moments(Path(sys.argv[1]) / "b", int(sys.argv[2]))
 """
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_there_is_a_readable_checkpoint(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", CRASH, str(tmp_path), "30"], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr

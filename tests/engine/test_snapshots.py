@@ -176,6 +176,7 @@ def test_models_whose_averages_look_at_images_have_none():
     refuse_impossible(seeded(Denoiser), settings, World(0, 1, torch.device("cpu")))
 
 
+@pytest.mark.slow
 def test_one_of_several_processes_writes(tmp_path: Path):
     write_snapshots(tmp_path / "1")
     run_together(2, write_snapshots, tmp_path / "2")

@@ -156,7 +156,7 @@ def test_a_file_of_dances() -> None:
         ),
         ({"gen": {"flow": {"sep_prev_flow": True}}}, "gen.flow.sep_prev_flow: got True, expected False"),
         ({"gen": {"hyper": {"num_hyper_layers": 5}}}, "gen.hyper.num_hyper_layers: got 5, expected at least 1, and below num_downsamples"),
-        ({"gen": {"num_downsamples": 4}}, "gen.num_downsamples: got 4, expected embedding.num_downsamples"),
+        ({"gen": {"num_downsamples": 4}}, "gen.num_downsamples: got 4, expected 5, as embedding.num_downsamples beside it: change both"),
         ({"gen": {"embed": {"num_downsamples": 1}}}, "gen.embed.num_downsamples: got 1, expected at least 2"),
         (
             {"dis": {"additional_discriminators": {"hand": {"loss_weight": 10}}}},

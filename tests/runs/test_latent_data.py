@@ -329,6 +329,7 @@ def test_a_folder_of_images_in_the_place_of_latents_is_told_how_to_encode(folder
         latents_of(folder, path=str(folder / "images"), source="latents").open()
 
 
+@pytest.mark.slow
 def test_weights_of_other_latents_are_warned_of(folder: Path, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """The same latents say nothing; those of another scale, and images, do."""
     config, said = latent_config(folder), list[str]()

@@ -101,7 +101,7 @@ def test_what_cannot_be_divided_ends_in_one_line(tmp_path, room, capsys):
     sizes = "--train.batch-size 2 --train.total-images 4 --model.network.num-channels 32 --model.network.num-res-blocks 1 --data.workers 0"
     assert main(["train", "adm-digits", "--run", str(tmp_path / "run"), "--device", "cpu", *sizes.split()]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
-    expected = "triptych: error: train.microbatch: 1 image at once does not fit into memory (so little), and fewer there cannot be; lower"
+    expected = "triptych: error: --train.microbatch: 1 image at once does not fit into memory (so little), and fewer there cannot be; lower"
     assert line.startswith(expected)
 
 

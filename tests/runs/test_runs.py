@@ -261,7 +261,7 @@ def test_init_from_takes_what_fits_and_names_the_rest(trained, tmp_path):
 @pytest.mark.slow
 def test_init_from_names_ten_tensors_that_do_not_fit(trained):
     model = build(trained.config.updated({"model": {"network": {"num_channels": 64}}}), trained.spec)
-    _, *lines, more = initialize_from(model, trained.directory)
+    _, *lines, more = initialize_from(model, trained.directory, trained.spec)
     anew = [name for name, tensor in model.state_dict().items() if tensor.shape != trained.tensors()[name].shape]
     assert [line.removeprefix("init-from: ").split()[0] for line in lines] == anew[:10]
     assert more == f"init-from: and {len(anew) - 10} tensors more"
@@ -269,7 +269,7 @@ def test_init_from_names_ten_tensors_that_do_not_fit(trained):
 
 def test_init_from_a_checkpoint(trained):
     model = build(trained.config, trained.spec)
-    (line,) = initialize_from(model, trained.directory / f"checkpoints/{2 * BATCH:09d}")
+    (line,) = initialize_from(model, trained.directory / f"checkpoints/{2 * BATCH:09d}", trained.spec)
     assert line == f"starts from the weights of {trained.directory} at {2 * BATCH} images"
     earlier, newest = (trained.tensors(checkpoint=which) for which in (str(2 * BATCH), "latest"))
     name = "network.input_blocks.1.0.in_layers.2.weight"

@@ -36,6 +36,14 @@ class OriginalFlag:
 NUM_HEADS = OriginalFlag("num-heads", 16, "model")
 """No flag of SiT and DiT, where it is an argument of the network's class: for networks of sizes of one's own."""
 
+LATENT_FLAGS = (
+    OriginalFlag("latent-mean", "", "latents", listed="signed numbers"),
+    OriginalFlag("latent-std", "", "latents", listed="numbers"),
+    OriginalFlag("latent-scaled-to", 1.0, "latents"),
+    OriginalFlag("latent-darkest", -1.0, "latents"),
+)
+"""Ours: how latents became samples, which is said in no file; see `programs.LatentScale`. Without them as in the originals' training."""
+
 
 @dataclass(frozen=True)
 class FlagValues:

@@ -26,7 +26,7 @@ from triptych.diffusion.dit import DiT, DiTConfig, position_table
 from triptych.diffusion.networks import NetworkConfig
 from triptych.engine.config import OptimConfig, TrainConfig
 from triptych.engine.ema import averaged_state
-from triptych.interop.flags import OriginalFlag, Value, checked_flags, command_line, numbers, parse_flags
+from triptych.interop.flags import LATENT_FLAGS, OriginalFlag, Value, checked_flags, command_line, numbers, parse_flags
 from triptych.interop.programs import ImportRequest, LatentScale, refuse
 from triptych.interop.shapes import Shapes
 from triptych.recipes.config import RunConfig
@@ -40,13 +40,6 @@ _PUBLISHED = (4, 1000)  # channels and classes
 POSITIONS = "pos_embed"
 LABEL_DROPOUT = 0.1
 """Of the originals' training."""
-LATENT_FLAGS = (
-    OriginalFlag("latent-mean", "", "latents", listed="signed numbers"),
-    OriginalFlag("latent-std", "", "latents", listed="numbers"),
-    OriginalFlag("latent-scaled-to", 1.0, "latents"),
-    OriginalFlag("latent-darkest", -1.0, "latents"),
-)
-"""Ours: how latents became samples, which is said in no file; see `LatentScale`. Without them as in the originals' training."""
 OWN_FLAGS = "triptych: "
 """What the line with the flags for an import here begins with, in the text beside an exported file."""
 _MOST_TEXT = 2**16

@@ -21,8 +21,8 @@ from triptych.core.weight_files import checked_weights
 from triptych.diffusion.adm import ADM, ADMConfig
 from triptych.diffusion.gaussian import GaussianConfig
 from triptych.diffusion.model import SamplingConfig
-from triptych.interop.flags import NUM_HEADS, OriginalFlag, Value, checked_flags
-from triptych.interop.transformers import LABEL_DROPOUT, LATENT_FLAGS, filled, network_of
+from triptych.interop.flags import LATENT_FLAGS, NUM_HEADS, OriginalFlag, Value, checked_flags
+from triptych.interop.transformers import LABEL_DROPOUT, filled, network_of
 
 FLAGS: dict[str, OriginalFlag] = {
     flag.name: flag

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from triptych.interop.flags import NUM_HEADS, OriginalFlag
-from triptych.interop.transformers import LATENT_FLAGS
+from triptych.interop.flags import LATENT_FLAGS, NUM_HEADS, OriginalFlag
 
 FLAGS: dict[str, OriginalFlag] = {
     flag.name: flag
