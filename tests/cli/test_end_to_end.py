@@ -78,7 +78,7 @@ def test_mistakes_name_what_is_wrong(run: Path, capsys: pytest.CaptureFixture[st
         (("sample", str(run), "--checkpoint", "7"), "latest, best"),
         (("sample", str(run), "--weights", "ema-0.5"), "ema-0.999"),
         (("sample", str(run.parent / "none")), "config.json"),
-        (("train", "adm-digits", "--run", str(run), *SMALL, "--model.network.num-channels", "64"), "model.network.num_channels: got 64"),
+        (("train", "adm-digits", "--run", str(run), *SMALL, "--model.network.num-channels", "64"), "--model.network.num-channels: got 64"),
         (("train", "adm-photos64", "--run", str(run.parent / "new"), "--data.path", "/none/at/all"), "/none/at/all"),
     ):
         assert main(arguments) == 2
