@@ -1553,7 +1553,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("runs/finetuning.py", "                    torch.nn.utils.clip_grad_norm_(changed, settings.clip_norm)", "                    pass", "tests/runs/test_few_shot_video.py"),
     ("runs/finetuning.py", "TrainingProgress(2**60, 1, 2**60)", "TrainingProgress(0, 1, 1)", "tests/runs/test_few_shot_video.py"),
     ("runs/finetuning.py", "phases=tuple(replace(each, learning_rate=None) for each in optim.phases)", "phases=optim.phases", "tests/runs/test_few_shot_video.py"),
-    ("runs/training.py", "        if model.retains_graph:", "        if False:", *_tests("gans", "kl_autoencoder")),
+    ("runs/training.py", "        if model.retains_graph:", "        if False:", "tests/gans/test_kl_autoencoder.py::test_compiled_networks_go_on_when_the_discriminator_joins"),
     ("gans/discriminators.py", "if index or config.first_norm else", "if True else", *_tests("gans", "kl_autoencoder")),
     ("gans/discriminators.py", "ConvBlock(widths[-1], 1, config.last_kernel_size,", "ConvBlock(widths[-1], 1, 3,", *_tests("gans", "kl_autoencoder")),
     ("diffusion/guided.py", "model.noise is not None and guide.noise is not None  #", "model.noise is not None  #", *_tests("diffusion", "guidance")),
