@@ -179,3 +179,5 @@ def test_rectangles_whose_sides_the_levels_divide() -> None:
         assert model.predict(torch.zeros(1, 3, 16, 24), torch.ones(1, 1, 1, 1), None).shape == (1, 3, 16, 24)
     with pytest.raises(ConfigError, match="data.width: got 18 for images of 16 pixels, expected a multiple of 4, as the levels need"):
         config.build(DataSpec(image_size=16, width=18, channels=3))
+    with pytest.raises(ConfigError, match=r"network.channel_mult: got 1, 1, 1 for images of 18 pixels, expected a multiple of 4"):
+        config.build(DataSpec(image_size=18, channels=3))

@@ -21,6 +21,7 @@ from triptych.core.rng import Rng
 from triptych.diffusion.continuous import ContinuousModel
 from triptych.diffusion.edm_augmentation import NonLeakingConfig, augmented
 from triptych.diffusion.edm_networks import EDMNetworkConfig, SongUNetConfig
+from triptych.diffusion.networks import of_latents
 from triptych.diffusion.preconditioned import PreconditionedConfig, preconditioned, weight_of
 
 
@@ -60,15 +61,15 @@ class EDM(ContinuousModel):
 
     def __init__(self, config: EDMConfig, spec: DataSpec) -> None:
         super().__init__(config, spec)
-        _, height, width = self.image_shape
-        multiple = 2 ** config.network.halvings(height)
-        if width % multiple:
-            reason = f"got {width} for images of {height} pixels, expected a multiple of {multiple}, as the levels need"
-            raise ConfigError("data.width", reason)
         try:
             self.network = config.network.build(spec, num_classes=self.num_classes, augment_dims=config.augmentation.dims)
         except ConfigError as error:
-            raise error.inside("network") from None
+            raise of_latents(error, spec).inside("network") from None
+        _, height, width = self.image_shape
+        multiple = 2 ** config.network.halvings(height)  # of the height it is one, or there would be no such network
+        if width % multiple:
+            reason = f"got {width} for images of {height} pixels, expected a multiple of {multiple}, as the levels need"
+            raise ConfigError("data.width", reason)
 
     def predict(
         self,
