@@ -49,7 +49,7 @@ class SampleOptions(Loading):
     labels: tuple[str, ...] | None = None
     "Classes by number or name, taken in turn (3,7); None: all in turn, or those of --base or --from."
     out: str | None = None
-    "FILE.png, .jpg or .webp: one grid; FILE.npz: arr_0 uint8 (n, h, w, c) and arr_1 labels; a folder: a PNG each. None: RUN/samples.png."
+    "FILE.png, .jpg or .webp: one grid; FILE.npz: arr_0 uint8 (n, h, w, c) and arr_1 labels; a folder: a PNG each. None: RUN/samples.*"
     base: str | None = None
     "The small images of an upsampler: a folder, .zip, .tar, .npz or .npy, or a run that draws them; None: the model needs none."
     guide: str | None = None
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str]) -> int:
         hint = "; triptych translate makes its images" if "translate" in run.config.model.verbs() else ""
         raise UserError(f"{directory}: a {type(run.config.model).__name__.removesuffix('Config')} draws no samples{hint}")
     options, settings = configure(directory, arguments[1:], sampling=sampling)
-    own = "samples.png" if run.spec.pictured.channels in (1, 3) else "samples.npz"  # latents that nothing decodes are no picture
+    own = "samples.npz" if run.spec.undecoded else "samples.png"
     out = Path(options.out) if options.out is not None else Path(directory) / own
     with _called_from(), named_as_flags(options, settings):
         edits = options.latents is not None or bool(options.edits)

@@ -220,6 +220,11 @@ class DataSpec(Config):
         return self.latents is None and self.channels in (1, 3)
 
     @property
+    def undecoded(self) -> bool:
+        """Whether the samples are latents of which no autoencoder is known, so that nothing shows them."""
+        return self.latents is None and self.channels not in (1, 3)
+
+    @property
     def pictured(self) -> DataSpec:
         """The images that the samples are, or are latents of."""
         images = self.latents

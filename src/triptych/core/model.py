@@ -121,6 +121,8 @@ class Model(nn.Module, ABC):
     network as a module and is differentiated once; whole for the passes of a step; or never: then it cannot be divided."""
     retains_graph: bool = False
     "Whether a loss goes back through a network more than once."
+    largest_from: int = 0
+    "Images seen from which on iterations take the most memory (clips grow)."
     saves_memory: bool = False
     "Whether it trades time for memory. Gradients then stay allocated between steps: freeing them would fragment the memory."
 
@@ -128,9 +130,6 @@ class Model(nn.Module, ABC):
     def slices(self) -> int:
         """How many slices of images an iteration draws, each as large as the batch."""
         return max(phase.repeats for phase in self.phases)
-
-    largest_from: int = 0
-    """Images seen from which on iterations take the most memory (clips grow)."""
 
     def turns(self, progress: TrainingProgress) -> Iterable[Turn]:
         """The optimizer steps of an iteration, in order: the phases that are due, one after the other, each with its repeats.

@@ -147,12 +147,12 @@ def pairs_warning(names: list[str], place: str, *, consequence: str = _LEARNED) 
             firsts.setdefault(base, name)
         else:
             halves.append((stem, name))
-    pairs = [(name, photos[stem]) for stem, name in halves if stem in photos]
+    pairs = [(stem, name) for stem, name in halves if stem in photos]
     if len(pairs) < max(_FEW_HALVES, 0.5 * len(halves), 0.1 * len(names)):
         return ()
-    half, photo = pairs[0][0], firsts[next(stem for stem, _ in halves if stem in photos)]
+    stem, half = pairs[0]
     return (
-        f"warning: {place}: {len(pairs):,} of {len(names):,} files look like the other halves of pairs ({half} beside {photo}), "
+        f"warning: {place}: {len(pairs):,} of {len(names):,} files look like the other halves of pairs ({half} beside {firsts[stem]}), "
         f"which would {consequence}",
     )
 

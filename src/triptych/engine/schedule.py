@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from torch.optim import Optimizer
+
 from triptych.core.batch import ClipLength
 from triptych.core.errors import ConfigError, nearest
 from triptych.core.model import Model, Phase, TrainingProgress
@@ -26,6 +28,12 @@ class StepSettings:
     eps: float
     weight_decay: float
     clip_norm: float | None
+
+    def set(self, optimizer: Optimizer) -> None:
+        """Gives the optimizer its part of them."""
+        for group in optimizer.param_groups:
+            group["lr"], group["betas"] = self.learning_rate, (self.beta1, self.beta2)
+            group["eps"], group["weight_decay"] = self.eps, self.weight_decay
 
 
 def step_settings(optim: OptimConfig, phase: Phase, progress: TrainingProgress) -> StepSettings:

@@ -159,9 +159,7 @@ class Updater:
         gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
         self.scale.unscale(gradients)
         norm = torch.nn.utils.get_total_norm(gradients) if self._sharding is None else self._sharding.norm(gradients)
-        for group in self.optimizer.param_groups:  # also where there is no step: the rate is logged
-            group["lr"], group["betas"] = settings.learning_rate, (settings.beta1, settings.beta2)
-            group["eps"], group["weight_decay"] = settings.eps, settings.weight_decay
+        settings.set(self.optimizer)  # also where there is no step: the rate is logged
         self.stepped = self.scale.accept(norm)
         if self.stepped:
             if settings.clip_norm is not None:

@@ -82,7 +82,8 @@ class WCVid2Vid(Vid2Vid):
         if table is None:
             table = no_colours(0, like=image)
         if not self.training:  # else there is room for all points of the clip; a row is there also where none is known yet
-            table = F.pad(table, (0, 0, 0, max(0, max(1, int(points.max()) + 1) - table.shape[1])))
+            rows = max(1, int(points.max()) + 1, table.shape[1])
+            table = F.pad(table, (0, 0, 0, rows - table.shape[1]))
         return {_COLOURS: with_colours(table, points, image)}
 
     def guidance(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:

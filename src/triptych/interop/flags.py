@@ -173,8 +173,8 @@ def _parsed(text: str, flag: OriginalFlag) -> Value:
             return {**dict.fromkeys(YES, True), **dict.fromkeys(NO, False)}[text.lower()]
         if "numbers" in flag.listed:
             whole, signed = flag.listed == "whole numbers", flag.listed == "signed numbers"
-            wrong = (number for number in numbers(text) if (number <= 0 and not signed) or (whole and isinstance(number, float)))
-            if any(True for _ in wrong) or (whole and not text.strip()):
+            found = numbers(text)
+            if (whole and not found) or any((number <= 0 and not signed) or (whole and isinstance(number, float)) for number in found):
                 raise ValueError
             return text
         return flag.type(text)
@@ -184,5 +184,6 @@ def _parsed(text: str, flag: OriginalFlag) -> Value:
 
 def _expected(flag: OriginalFlag) -> str:
     if "numbers" in flag.listed:
-        return f"{'' if flag.listed.startswith('signed') else 'positive '}{flag.listed.removeprefix('signed ')}, separated by commas"
+        kind = "numbers" if flag.listed == "signed numbers" else f"positive {flag.listed}"
+        return f"{kind}, separated by commas"
     return {bool: f"one of {', '.join(YES)} or of {', '.join(NO)}", int: "a whole number", float: "a number", str: "text"}[flag.type]

@@ -164,13 +164,6 @@ def prepare_directory(directory: RunDirectory, document: RunDocument, start: Sta
     directory.write_config(document.to_dict())
 
 
-def _with_lengths(stored: DataSpec, images: DataSpec) -> DataSpec:
-    """The same, with clips as long as those of `images`."""
-    frames = {each.name: each.frames for each in images.inputs}
-    inputs = tuple(dataclasses.replace(each, frames=frames.get(each.name, each.frames)) for each in stored.inputs)
-    return dataclasses.replace(stored, frames=images.frames, clip_length=images.clip_length, inputs=inputs)
-
-
 def same_objects(stored: Mapping[str, str], found: Mapping[str, str]) -> None:
     """Raises DataError where files of the data that lie elsewhere are not those of the run: others, or of another version.
 
@@ -198,7 +191,7 @@ def same_images(stored: DataSpec, images: DataSpec, *, fresh: bool = False) -> D
     nameless = stored.num_classes is not None and stored.class_names is None
     if images == stored or (nameless and dataclasses.replace(images, class_names=None) == stored):
         return images
-    if stored.latents is None and not stored.bounded and images.latents is not None:
+    if stored.undecoded and images.latents is not None:
         reason = "this run was imported without the autoencoder of its latents, so nothing says whether these are on their scale"
         raise ConfigError("data", f"{reason}; import it again with --autoencoder RUN, and encode the images --with the new run")
     names = ("image_size", "width", "channels", "num_classes", "inputs", "frames")
@@ -211,3 +204,10 @@ def same_images(stored: DataSpec, images: DataSpec, *, fresh: bool = False) -> D
         f"the images are not those of this run ({', '.join([*wrong, *unlike]) or 'other class names'}); give {own}, or begin another run "
         "with --init-from this one",
     )
+
+
+def _with_lengths(stored: DataSpec, images: DataSpec) -> DataSpec:
+    """The same, with clips as long as those of `images`."""
+    frames = {each.name: each.frames for each in images.inputs}
+    inputs = tuple(dataclasses.replace(each, frames=frames.get(each.name, each.frames)) for each in stored.inputs)
+    return dataclasses.replace(stored, frames=images.frames, clip_length=images.clip_length, inputs=inputs)

@@ -52,12 +52,7 @@ def finetune(model: Model, look: Mapping[str, Tensor], *, how: Finetuning, optim
                 settings, optimizer = step_settings(plain, phase, _AT_THE_END), optimizers[network]
                 if settings.clip_norm is not None:
                     torch.nn.utils.clip_grad_norm_(changed, settings.clip_norm)
-                optimizer.param_groups[0].update(
-                    lr=settings.learning_rate,
-                    betas=(settings.beta1, settings.beta2),
-                    eps=settings.eps,
-                    weight_decay=settings.weight_decay,
-                )
+                settings.set(optimizer)
                 optimizer.step()
                 model.stepped(phase)
             progress(step + 1, how.steps)

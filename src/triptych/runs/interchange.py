@@ -25,7 +25,7 @@ from triptych.core.given import given_path
 from triptych.core.model import Model
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, save_checkpoint, sweep
 from triptych.engine.run_directory import RunDirectory
-from triptych.interop.programs import Exported, ExportRequest, ImportedRun, ImportRequest, Program, Target, exported, imported
+from triptych.interop.programs import Exported, ExportRequest, FirstFrames, ImportedRun, ImportRequest, Program, Target, exported, imported
 from triptych.recipes.config import RunConfig
 from triptych.runs.document import RunDocument
 from triptych.runs.files import check_place
@@ -97,17 +97,20 @@ def import_run(
         more = source.flags if source.licence is None else f"licence of the published weights: {source.licence}"
         _log(directory, f"imported from {origin['file']} ({program}, SHA-256 {origin['sha256']}): {more}")
         if source.first_frames is not None:
-            place, first = directory.first_frames, source.first_frames
-            place.create()
-            save_checkpoint(
-                place.checkpoints, images_seen=0, files={"model": first.model}, info=info | {"imported": {**origin, "averages": []}}
-            )
-            place.write_config(RunDocument(first.config, first.spec, None).to_dict())
+            place = directory.first_frames
+            _write_first_frames(source.first_frames, place, info | {"imported": {**origin, "averages": []}})
             report(f"the model of first frames is a run of its own, {place.root}, which triptych translate and evaluate take")
         for line in [] if spec.latents is None else keep_autoencoder(spec.latents, directory):
             report(line)
         directory.write_config(RunDocument(_of_images(source.config, spec), spec, source.recipe).to_dict())  # last: now it is a run
     return open_run(run_dir)
+
+
+def _write_first_frames(first: FirstFrames, place: RunDirectory, info: dict[str, Any]) -> None:
+    """The run of the model that makes the first frames of clips."""
+    place.create()
+    save_checkpoint(place.checkpoints, images_seen=0, files={"model": first.model}, info=info)
+    place.write_config(RunDocument(first.config, first.spec, None).to_dict())
 
 
 def _decoded(source: ImportedRun, autoencoder: str | Path | None, report: Callable[[str], None]) -> DataSpec:

@@ -171,7 +171,7 @@ def _kind(spec: DataSpec) -> str:
     """What samples are called."""
     if spec.latents is not None:
         return "latents"
-    return "images" if spec.bounded else "latents of which no autoencoder is known"
+    return "latents of which no autoencoder is known" if spec.undecoded else "images"
 
 
 def _shortened(value: Any) -> str:

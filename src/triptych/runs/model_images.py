@@ -170,7 +170,7 @@ class Maker(ABC):
 def maker_of(run: StoredRun, request: ImageRequest) -> Maker:
     """How the run makes what is asked for. Raises ConfigError for a run that makes no images, and as `Maker` does."""
     model = run.outline
-    if not run.spec.bounded and run.spec.latents is None:
+    if run.spec.undecoded:
         reason = f"makes latents of {run.spec.channels} channels, and was imported without their autoencoder"
         raise ConfigError("model", f"{run.directory} {reason}; import it again with --autoencoder RUN")
     if run.spec.pictured.channels not in (1, 3) or run.spec.frames is not None:

@@ -218,14 +218,9 @@ def png_names(count: int) -> list[str]:
 
 def require_pictures(out: Path, spec: DataSpec) -> None:
     """Raises ConfigError for a picture, or a folder of them, of samples that are latents which nothing decodes."""
-    if out.suffix != ".npz" and not shows_pictures(spec):
+    if out.suffix != ".npz" and spec.undecoded:
         reason = f"got '{out}', but samples of this run are latents of {spec.channels} channels, for it was imported without an autoencoder"
         raise ConfigError("out", f"{reason}; give a name that ends with .npz, or import it again with --autoencoder RUN")
-
-
-def shows_pictures(spec: DataSpec) -> bool:
-    """Whether samples are images, or latents of an autoencoder that is known."""
-    return spec.pictured.channels in (1, 3)
 
 
 def check_output(out: Path, *, count: int) -> None:

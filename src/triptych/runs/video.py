@@ -50,7 +50,7 @@ class Clips:
     def of(cls, inputs: GivenInputs, *, settings: Config, first: FirstFrames | None = None, styles: Styles | None = None) -> Clips:
         """Those of inputs by sub-folder, or by the beginnings of their names.
 
-        Raises ConfigError for frames of a clip of several sizes, DataError for style images of another one, and for first frames that do
+        Raises ConfigError for frames of a clip of several sizes and for style images of another one, DataError for first frames that do
         not fit.
         """
         clips, sizes = list(clips_of(inputs.names).values()), dict[tuple[int, int], str]()
