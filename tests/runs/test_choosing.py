@@ -176,7 +176,7 @@ def test_the_run_fills_the_hours(seen, hours, machine):
     grids = -(-settings.total_images // settings.sample_every)  # type: ignore[operator]
     took = 25.0 + settings.total_images / 20.0 + grids * (10.0 * settings.sample_count / samples_of_the_recipe(choice) + 2.0)
     saves = -(-settings.total_images // settings.checkpoint_every)  # type: ignore[operator]
-    took += saves * PLAN.checkpoint_bytes / 1e8
+    took += saves * PLAN.checkpoint_seconds
     if settings.evaluate_every is not None:
         took += PLAN.reference_seconds + -(-settings.total_images // settings.evaluate_every) * PLAN.evaluation_seconds
     assert 0.9 * hours * 3600 < took < 1.05 * hours * 3600
@@ -185,7 +185,7 @@ def test_the_run_fills_the_hours(seen, hours, machine):
 
 def test_what_takes_long_beside_the_steps_is_done_less_often():
     """In 1,000 seconds a tenth goes to each: checkpoints of 20 s five times, evaluations of 50 s once after 40 s of the reference."""
-    found = dataclasses.replace(PLAN, checkpoint_bytes=2 * 10**9)
+    found = dataclasses.replace(PLAN, checkpoint_seconds=20.0)
     assert choosing.checkpoints(found, 1_000) == (5, 100.0)
     assert choosing.checkpoints(PLAN, 1_000) == (10, pytest.approx(0.1))
     assert choosing.checkpoints(found, 10) == (1, 20.0)

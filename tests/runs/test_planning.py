@@ -21,7 +21,7 @@ from triptych.core.rng import Rng
 from triptych.engine.allocator import return_freed_memory
 from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import World
-from triptych.runs import plan_probe, planning, train
+from triptych.runs import disk, plan_probe, planning, train
 from triptych.runs.operations import Operations
 from triptych.runs.plan_figures import Memory, Plan, Size, kept_bytes, line_through, step_seconds, times_due
 from triptych.runs.plan_probe import Task, _extrapolated, _loop, _operations, kinds_of_iterations, measure, middle
@@ -50,6 +50,9 @@ PLAN = Plan(
     evaluation_seconds=50.0,
     reference_seconds=40.0,
     counts={"grids": 3, "validations": 2, "evaluations": 0},
+    checkpoints_by_images=5,
+    checkpoint_seconds=0.01,
+    training_waits=True,
     images_to_checkpoint=1_000,
     checkpoint_minutes=30.0,
     checkpoint_bytes=10**6,
@@ -64,19 +67,44 @@ def sized(*peaks: tuple[int, int], seconds: tuple[float, ...] = (1.0,)) -> list[
 
 def test_times_and_rate_by_hand():
     assert PLAN.rate == 5.0
-    assert PLAN.seconds_left == 5 + 500 * 2.0 + 3 * 100 + 2 * 10
+    assert PLAN.seconds_left == 5 + 500 * 2.0 + 3 * 100 + 2 * 10 + 5 * 0.01
     assert PLAN.seconds_to_checkpoint == 200.0  # of 1,000 images; sooner than half an hour
     assert dataclasses.replace(PLAN, images_to_checkpoint=None).seconds_to_checkpoint == PLAN.seconds_left
     assert dataclasses.replace(PLAN, images_to_checkpoint=None, checkpoint_minutes=2.0).seconds_to_checkpoint == 120.0
-    assert dataclasses.replace(PLAN, images_seen=4_991, counts=dict.fromkeys(PLAN.counts, 0)).seconds_left == 5 + 2.0  # a whole step
+    assert dataclasses.replace(PLAN, images_seen=4_991, counts=dict.fromkeys(PLAN.counts, 0)).seconds_left == 7.05  # a whole step
     assert dataclasses.replace(PLAN, images_seen=5_000).seconds_left == 0.0  # it is done
     evaluated = dataclasses.replace(PLAN, counts=PLAN.counts | {"evaluations": 4})
     assert evaluated.seconds_left == PLAN.seconds_left + 4 * 50 + 40  # one look at the reference
 
 
+def test_checkpoints_come_by_images_or_by_minutes():
+    """Steps, grids and validations take 1,320 s."""
+    assert PLAN.checkpoints == 5
+    often = dataclasses.replace(PLAN, checkpoint_minutes=2.0, checkpoint_seconds=3.0)
+    assert often.checkpoints == 11
+    assert often.seconds_around == 320 + 11 * 3 and dataclasses.replace(often, training_waits=False).seconds_around == 320 + 3
+    assert dataclasses.replace(PLAN, checkpoint_minutes=None).checkpoints == 5
+    assert often.to_dict()["checkpoints"] == 11
+
+
+def test_the_disk_is_measured_and_nothing_is_left_on_it(tmp_path, monkeypatch):
+    times = iter((10.0, 12.0))
+    monkeypatch.setattr(disk.time, "perf_counter", lambda: next(times))
+    assert disk.seconds_to_write(tmp_path / "runs" / "none", 640 * 2**20) == 20.0  # of a tenth of it
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_refuses_counts_as_a_slow_one(tmp_path, monkeypatch):
+    def refuse(dir):
+        raise OSError
+
+    monkeypatch.setattr(disk.tempfile, "TemporaryFile", refuse)
+    assert disk.seconds_to_write(tmp_path, 10**9) == 10.0
+
+
 def test_a_loader_that_is_slower_sets_the_rate_and_is_warned_of():
     slow = dataclasses.replace(PLAN, loader_rate=2.5)
-    assert slow.rate == 2.5 and slow.seconds_left == 5 + 2_000 + 320
+    assert slow.rate == 2.5 and slow.seconds_left == 5 + 2_000 + 320 + 0.05
     assert [line for line in slow.warnings() if "loader" in line] and not PLAN.warnings()
 
 

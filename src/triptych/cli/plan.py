@@ -26,7 +26,7 @@ USAGE = """usage: triptych plan RECIPE [settings as for train] [--seconds N] [--
        triptych plan RECIPE --processes N [--machine-processes M] [--within GB/S] [--between GB/S] [settings]
 
 Says what a run would take before it begins: parameters, operations, memory by microbatch, images a second, hours, disk. Some
-iterations are measured, in processes of their own, and nothing is written. Of a run that is there, what is left of it.
+iterations are measured, in processes of their own, and nothing stays on the disk. Of a run that is there, what is left of it.
 
   triptych plan RECIPE --help    list every setting
 
@@ -181,5 +181,6 @@ def hours(seconds: float) -> str:
 
 
 def _around(plan: Plan) -> str:
-    *some, last = [f"{count} {what}" for what, count in plan.counts.items()]
+    counts = plan.counts | {"checkpoints": plan.checkpoints}
+    *some, last = [f"{count} {what}" for what, count in counts.items()]
     return f"{hours(plan.seconds_around)} of it for {', '.join(some)} and {last}"

@@ -24,8 +24,6 @@ Family = Literal["flow", "gan", "diffusion"]
 FAMILIES: tuple[Family, ...] = ("flow", "gan", "diffusion")
 FEW, SOME = 1_000, 10_000
 """Images below which a model learns them by heart, and below which augmentation helps."""
-_WRITTEN = 1e8
-"""Bytes of a checkpoint that are hashed and written in a second, on a slow disk: to measure it, one would have to be written."""
 _MOST_CHECKPOINTS, _MOST_EVALUATIONS = 10, 4
 _LEAST_STEPS, _LEAST_BATCH = 1_000, 8
 _AROUND = 0.1
@@ -408,7 +406,7 @@ def _average(config: RunConfig, steps: int, reasons: list[tuple[str, str]]) -> S
 
 def checkpoints(found: Plan, seconds: float) -> tuple[int, float]:
     """How many checkpoints take a small share of the time, and the seconds of all."""
-    each = max(found.checkpoint_bytes / _WRITTEN, 1e-9)
+    each = max(found.checkpoint_seconds, 1e-9)
     count = max(1, min(_MOST_CHECKPOINTS, int(_AROUND * seconds / each)))
     return count, count * each
 

@@ -111,6 +111,12 @@ class Plan:
     "Of the look at the reference, once, unless the cache knows it."
     counts: dict[str, int]
     "Grids, validations and evaluations that are still to come."
+    checkpoints_by_images: int
+    "Checkpoints that are still to come for the images seen, with the last one; there may be more by minutes."
+    checkpoint_seconds: float
+    "To write one."
+    training_waits: bool
+    "Whether it stands still meanwhile; if not, it waits for the last one."
     images_to_checkpoint: int | None
     checkpoint_minutes: float | None
     checkpoint_bytes: int
@@ -127,18 +133,32 @@ class Plan:
 
     @property
     def seconds_left(self) -> float:
-        """To the end of the run: its beginning, steps, grids, validations and evaluations."""
-        steps = math.ceil(max(0, self.total_images - self.images_seen) / self.images_per_step)
-        if not steps:
-            return 0.0
-        return self.begin_seconds + steps * self.images_per_step / self.rate + self.seconds_around
+        """To the end of the run: its beginning, steps, grids, validations, evaluations and checkpoints."""
+        return self.begin_seconds + self._seconds_of_steps + self.seconds_around if self._seconds_of_steps else 0.0
+
+    @property
+    def _seconds_of_steps(self) -> float:
+        return math.ceil(max(0, self.total_images - self.images_seen) / self.images_per_step) * self.images_per_step / self.rate
 
     @property
     def seconds_around(self) -> float:
-        """Of grids, validations and evaluations."""
+        """Of grids, validations, evaluations and checkpoints."""
+        saved = self.checkpoint_seconds * (self.checkpoints if self.training_waits else min(1, self.checkpoints))
+        return self._seconds_of_looks + saved
+
+    @property
+    def _seconds_of_looks(self) -> float:
         counts = self.counts
         evaluations = counts["evaluations"] * self.evaluation_seconds + (self.reference_seconds if counts["evaluations"] else 0.0)
         return counts["grids"] * self.grid_seconds + counts["validations"] * self.validation_seconds + evaluations
+
+    @property
+    def checkpoints(self) -> int:
+        """That are still to come, by images or by minutes."""
+        if self.checkpoint_minutes is None:
+            return self.checkpoints_by_images
+        by_minutes = int((self._seconds_of_steps + self._seconds_of_looks) / (60 * self.checkpoint_minutes))
+        return max(self.checkpoints_by_images, by_minutes)
 
     @property
     def seconds_to_checkpoint(self) -> float:
@@ -209,6 +229,7 @@ class Plan:
             "images_per_second": self.rate,
             "seconds_left": self.seconds_left,
             "seconds_to_checkpoint": self.seconds_to_checkpoint,
+            "checkpoints": self.checkpoints,
             "epochs": self.epochs,
             "memory_bytes": self.memory_bytes,
             "largest": self.memory.largest,

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import math
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from triptych.engine.run_directory import RunDirectory, list_checkpoints
 from triptych.engine.schedule import refuse_impossible, refuse_single_frames, refuse_unknown_phases
 from triptych.recipes.config import RunConfig
 from triptych.runs.beginning import begin
+from triptych.runs.disk import free_disk, seconds_to_write
 from triptych.runs.latent_space import copy_bytes
 from triptych.runs.plan_figures import Memory, Plan, Size, kept_bytes, line_through, step_seconds, times_due
 from triptych.runs.plan_probe import Task, turns_of_phases
@@ -48,7 +48,7 @@ def plan(
     machines: Machines = ALONE,
     say: Callable[[str], None] = lambda line: None,
 ) -> Plan:
-    """What a training of `config` in `directory` would take from where it is; nothing is written there, or anywhere.
+    """What a training of `config` in `directory` would take from where it is; nothing stays on the disk.
 
     `seconds`: of iterations that are measured at each of two or three sizes. `machines`: what it would run on; one process is measured,
     with the share of the batch that each of them has. `say` is told what is measured. Raises UserError where the training could not
@@ -220,22 +220,15 @@ def _planned(
             "validations": 0 if first["validation_seconds"] is None else times_due(train.validate_every, seen, train.total_images),
             "evaluations": 0 if train.evaluate_every is None else times_due(train.evaluate_every, seen, train.total_images),
         },
+        checkpoints_by_images=times_due(train.checkpoint_every, seen, train.total_images),
+        checkpoint_seconds=seconds_to_write(directory, stored),
+        training_waits=train.checkpoint_writing != "background",
         images_to_checkpoint=None if train.checkpoint_every is None else train.checkpoint_every - seen % train.checkpoint_every,
         checkpoint_minutes=train.checkpoint_minutes,
         checkpoint_bytes=stored,
         kept_bytes=kept_bytes(config, stored, first["power_bytes"]) + copied,
         free_disk=free_disk(directory),
     )
-
-
-def free_disk(directory: Path) -> int:
-    """Bytes that the disk has free on which the directory is, or would be. Raises CheckpointError where that cannot be read."""
-    place = directory.absolute()
-    there = next(folder for folder in (place, *place.parents) if folder.exists())
-    try:
-        return shutil.disk_usage(there).free
-    except OSError as error:
-        raise CheckpointError(f"{there}: {error.strerror}") from None
 
 
 # The process that measures
