@@ -119,6 +119,54 @@ def test_numbers_of_few_bits_are_not_spread(bits):
     np.testing.assert_array_equal(number_map(packed(numbers, bits=bits)), numbers)
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings", "said"),
+    [
+        ("JPEG", {}, "JPEG"),
+        ("WEBP", {"quality": 80}, "lossy WebP"),
+        ("WEBP", {"quality": 80, "append_images": [Image.new("L", (16, 8), 3)], "save_all": True}, "lossy WebP"),
+        ("AVIF", {}, "AVIF"),
+        ("JPEG2000", {}, "JPEG 2000"),
+    ],
+)
+def test_maps_whose_numbers_were_altered_are_refused(kind, settings, said):
+    numbers = np.random.default_rng(0).integers(0, 12, (8, 16)).astype(np.uint8)
+    buffer = io.BytesIO()
+    try:
+        Image.fromarray(numbers).save(buffer, kind, **settings)
+    except (KeyError, OSError):
+        pytest.skip(f"this Pillow writes no {kind}")
+    with pytest.raises(ValueError, match=f"^a {said}, which alters numbers, as a map: save maps as PNG$"):
+        number_map(buffer.getvalue())
+
+
+def test_maps_without_loss_are_read():
+    numbers = np.random.default_rng(0).integers(0, 12, (8, 16)).astype(np.uint8)
+    for kind, settings in (("WEBP", {"lossless": True, "exact": True}), ("TIFF", {}), ("BMP", {})):
+        buffer = io.BytesIO()
+        Image.fromarray(numbers).save(buffer, kind, **settings)
+        np.testing.assert_array_equal(number_map(buffer.getvalue()), numbers)
+
+
+@pytest.mark.parametrize("most", [3, 15, 255, 300, 65535])
+def test_a_pgm_has_the_numbers_of_its_range(most):
+    numbers = np.random.default_rng(0).integers(0, most + 1, (8, 16))
+    raw = numbers.astype(np.uint8 if most < 256 else ">u2").tobytes()
+    plain = " ".join(map(str, numbers.reshape(-1))).encode()
+    for header, body in ((b"P5", raw), (b"P2", plain)):
+        np.testing.assert_array_equal(number_map(header + f" 16 8 {most}\n".encode() + body), numbers)
+
+
+@pytest.mark.parametrize(("channels", "colour"), [(2, 4), (3, 2), (4, 6)])
+def test_16_bits_in_several_channels_are_no_map(channels, colour):
+    rows = b"".join(b"\0" + struct.pack(">H", 300) * channels * 4 for _ in range(2))
+    header = struct.pack(">IIBBBBB", 4, 2, 16, colour, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    parts = [struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks]
+    with pytest.raises(ValueError, match=r"^16 bits in several channels \(.*;16B\) as a map"):
+        number_map(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+
+
 def test_maps_of_turned_photographs_are_turned():
     numbers = np.arange(12).reshape(3, 4)
     exif = Image.Exif()

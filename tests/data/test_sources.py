@@ -331,6 +331,9 @@ def test_cifar10(tmp_path):
     np.testing.assert_array_equal(everything(data.validation), images[5:])
     assert data.train.labels.tolist() == [0, 1, 2, 3, 4]
     assert data.spec.class_names[:3] == ("airplane", "automobile", "bird")
+    (tmp_path / "data_batch_2.bin").rename(tmp_path / "data_batch_3.bin")
+    with pytest.raises(DataError, match=r"has data_batch_3\.bin, but no data_batch_2\.bin; copy the missing file"):
+        opened(tmp_path, image_size=32)
 
 
 def test_the_python_version_of_cifar10_is_named(tmp_path):

@@ -166,7 +166,6 @@ def state_without(name: str):
         (lambda path: (path / "state.json").unlink(), r"state.json is missing"),
         (lambda path: (path / "state.json").write_text('{"format": 1, "ima'), r"state.json is damaged: it is not JSON"),
         (lambda path: (path / "state.json").write_text("[]"), r"state.json is damaged"),
-        (state_with(format=3), r"has format 3.*reads up to 2.*update"),
         (state_with(files=None), r"state.json is damaged: files is null, expected names of files that"),
         (state_with(files={"../model.safetensors": "0" * 64}), r"files is .*, expected names of files that a checkpoint can have"),
         (state_with(files={"model.safetensors": "0" * 63}), r"expected names of files that .*, and their SHA-256"),
@@ -213,6 +212,35 @@ def test_damage_is_named_and_the_one_before_is_used(tmp_path: Path, damage, mess
     newest = load_newest(tmp_path, warn=warnings.append)
     assert newest is not None and newest.images_seen == 10
     assert warnings == [f"{caught.value}; the one before it is used"]
+
+
+@pytest.mark.parametrize("fault", ["a later format", "model.safetensors", "state.json"])
+def test_what_may_be_whole_is_not_passed_over(tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, 10)
+    path = save(tmp_path, 20)
+    message = r"too many open files"
+    if fault == "a later format":
+        state_with(format=3)(path)
+        message = "has format 3, this version of Triptych reads up to 2; update Triptych"
+    else:
+        opened = os.open
+
+        def refusing(name, *args, **named):
+            if Path(name) == path / fault:
+                raise OSError(errno.EMFILE, "too many open files", str(name))
+            return opened(name, *args, **named)
+
+        monkeypatch.setattr(os, "open", refusing)
+    with pytest.raises(
+        CheckpointError, match=rf"{message}.*; nothing was changed.*; to go on from the checkpoint before it, move {path} out of"
+    ):
+        load_newest(tmp_path, warn=no_warning)
+
+
+def test_the_good_one_is_kept_however_many_newer_ones_there_are(tmp_path: Path) -> None:
+    for number in (10, 20, 30, 40):
+        save(tmp_path, number)
+    assert prune(tmp_path, keep_last=2, keep_every=None, best=None, good=10) == [20]
 
 
 def test_a_state_of_the_first_versions_has_no_digest(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.engine.toys import Denoiser, make_loop, metrics, resumed, run, seeded
 from triptych.core.errors import ConfigError, DataError, RunError, Stopped
 from triptych.engine import metric_log
 from triptych.engine.callables import Criterion, Evaluated, Evaluation, chosen_by
-from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
+from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, load_newest
 from triptych.engine.config import LogConfig, TrainConfig
 from triptych.engine.distributed import World
 from triptych.engine.progress import Watch
@@ -70,6 +71,25 @@ def test_a_resume_keeps_the_best(tmp_path):
     run(loop)
     assert loop.best == {"score": 0.5, "images": 56, "by": LOWER.by}
     assert not any("chosen by" in line for line in text(tmp_path))
+
+
+def test_a_best_checkpoint_that_is_gone_gives_way(tmp_path):
+    run(evaluated(tmp_path, [3.0, 1.0, 2.0, 2.0], total_images=32))
+    shutil.rmtree(checkpoint_path(tmp_path / "checkpoints", 16))
+    loop = evaluated(tmp_path, [2.0, 2.0, 1.5, 2.0], make=resumed)
+    assert loop.best is None
+    run(loop)
+    assert loop.best == {"score": 1.5, "images": 56, "by": LOWER.by}
+    assert "the best checkpoint, at 16 images, is no longer there: what is measured next takes its place" in text(tmp_path)
+
+
+def test_a_checkpoint_that_was_gone_on_from_outlives_damaged_ones(tmp_path):
+    run(evaluated(tmp_path, [3.0, 2.0, 1.0, 2.0], total_images=32, keep_last=3))
+    for images in list_checkpoints(tmp_path / "checkpoints")[1:]:
+        (checkpoint_path(tmp_path / "checkpoints", images) / "model.safetensors").write_bytes(b"")
+    loop = evaluated(tmp_path, [2.0], make=resumed, keep_last=1)
+    loop.save()
+    assert load_newest(tmp_path / "checkpoints", warn=lambda line: None).images_seen == loop.images_seen == 16
 
 
 def test_another_criterion_says_so_and_its_first_figure_takes_the_place(tmp_path):

@@ -7,6 +7,7 @@ import sys
 import warnings
 from contextlib import closing
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -117,6 +118,26 @@ def test_a_missing_package_names_the_extra(
     with pytest.raises(ConfigError, match=r'pip install "triptych\[logs\]"') as caught:
         open_log(tmp_path, config)
     assert caught.value.setting == setting
+
+
+def test_a_line_that_the_disk_takes_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow:
+        def __init__(self, file: IO[bytes]) -> None:
+            self.file = file
+
+        def write(self, line: bytes) -> int:
+            return self.file.write(line[:7])
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.file, name)
+
+    with open_log(tmp_path) as log:
+        monkeypatch.setattr(log, "_metrics", Slow(log._metrics))
+        monkeypatch.setattr(log, "_log", Slow(log._log))
+        log.write(10, {"loss": 0.5})
+        log.text("a long message")
+    assert [line["loss"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [0.5]
+    assert (tmp_path / "log.txt").read_text().endswith(" a long message\n")
 
 
 def test_sinks_are_not_imported_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,6 +164,19 @@ def test_new_images_are_copies_as_often_as_expected() -> None:
     assert measured("copies", np.concatenate((made[:450], reference[:450])), reference, copy_share=0.1).value > 0.5
 
 
+def test_images_that_stand_twice_in_the_reference_do_not_hide_copies() -> None:
+    rng = np.random.default_rng(5)
+    reference = rng.standard_normal((300, 4))
+    made = reference[:30] + 1e-3
+    alone = measured("copies", made, reference)
+    reference[-6:] = reference[-12:-6]  # 4 %
+    figure = measured("copies", made, reference)
+    assert figure.value == alone.value == 1 and figure.details["twice"] == 12 and figure.details["smallest"] == 0
+    assert figure.details["limit"] == pytest.approx(alone.details["limit"], rel=0.5) and 0.01 <= figure.details["expected"] < 0.02
+    everything = measured("copies", made, np.repeat(reference[:50], 2, axis=0))
+    assert everything.value == 0 and everything.details["expected"] == 0
+
+
 def test_the_comparison_is_made_once(monkeypatch) -> None:
     calls, original = list[int](), neighbours.Strip.smallest
     monkeypatch.setattr(neighbours.Strip, "smallest", lambda strip, k: calls.append(k) or original(strip, k))
@@ -235,4 +248,4 @@ def test_all_or_nothing_covered_is_not_certain() -> None:
     near, far = (FeatureSet({"features": np.random.default_rng(0).normal(where, 1, (40, 3)).astype(np.float32)}) for where in (0, 1000))
     for name in ("coverage", "recall", "prdc-recall"):
         figure = SET_METRICS[name].measure(far, near, SetMetricConfig())
-        assert figure.value == 0 and figure.error == pytest.approx((2 / 44 * 42 / 44 / 40) ** 0.5)
+        assert figure.value == 0 and figure.error == pytest.approx((2 / 44 * 42 / 44 / 44) ** 0.5)

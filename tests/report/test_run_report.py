@@ -23,7 +23,7 @@ from triptych.report.curves import MOST_POINTS, Curves
 from triptych.report.facts import commands, facts_of
 from triptych.report.grids import _embedded, evenly, picture
 from triptych.report.growing import GrowingFile
-from triptych.report.measured import Figure, evaluations
+from triptych.report.measured import Evaluation, Figure, evaluations
 from triptych.report.run_report import RunReader, report_page, write_report
 from triptych.report.sweeps import sweeps
 
@@ -240,6 +240,28 @@ def test_evaluations_that_can_be_compared_share_a_table(tmp_path: Path) -> None:
     page = read_page(write_report(run))
     assert page.tags.count("data") == 6 and page.text.count("how it was measured") == 3
     assert "kid by steps" in page.text and "kid by seconds" not in page.text and "not all were measured alike" in page.text
+
+
+def test_what_makes_figures_comparable() -> None:
+    def of(**protocol: str) -> Evaluation:
+        return Evaluation("one.json", (), {name.replace("__", "."): value for name, value in protocol.items()}, None, None)
+
+    run = of(reference__weights__hash="a", reference__seed="0", reference__settings__steps="5", reference__precision="float32")
+    for name, other in (("weights__hash", "b"), ("seed", "7"), ("settings__steps", "25"), ("precision", "bf16")):
+        assert not run.same_protocol(Evaluation("", (), {**run.protocol, f"reference.{name.replace('__', '.')}": other}, None, None)), name
+    here, there = (of(reference__sha256="a", reference__path=path, reference_name=path) for path in ("photos", "/abs/photos"))
+    assert here.same_protocol(there)
+    assert not of(reference__path="a").same_protocol(of(reference__path="b")), "nothing else says what it is"
+    assert not of(made__labels="3").same_protocol(of()) and not of(made__inputs="held-out images").same_protocol(of())
+    assert of(made__weights="3").same_protocol(of())
+    few, many = of(bits__steps="250"), of(bits__steps="1000")
+    assert few.same_protocol(many) and not few.same_protocol(many, steps=True)
+
+
+@pytest.mark.parametrize("name", ["copies", "authenticity", "mean-iou", "recall"])
+def test_the_interval_of_a_share_ends_at_0_and_1(name: str) -> None:
+    assert Figure(name, 0.004, 0.0028).interval == (0.0, pytest.approx(0.0095, abs=1e-4))
+    assert Figure("kid", 0.004, 0.0028).interval == (pytest.approx(-0.0015, abs=1e-4), pytest.approx(0.0095, abs=1e-4))
 
 
 def test_a_sweep_is_shown_once(tmp_path: Path) -> None:

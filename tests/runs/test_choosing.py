@@ -289,11 +289,23 @@ def test_augmentation_by_the_number_of_images(count, p):
 
 
 def test_few_images_are_said_to_be_copied():
-    (line,) = few(dataclasses.replace(PHOTOS, count=999), "stylegan2-digits")
+    (line,) = few(dataclasses.replace(PHOTOS, count=999), "stylegan2-digits", augmented=False)
     assert "copies" in line and "--init-from" in line and "ADA" in line
-    (line,) = few(STREETS, "spade-camvid")
+    (line,) = few(STREETS, "spade-camvid", augmented=False)
     assert "468 pairs" in line and "--init-from" in line
-    assert not few(dataclasses.replace(PHOTOS, count=1_000), "stylegan2-digits")
+    assert not few(dataclasses.replace(PHOTOS, count=1_000), "stylegan2-digits", augmented=False)
+    (line,) = few(dataclasses.replace(PHOTOS, count=500), "edm-photos64", augmented=True)
+    assert "Augmentation is on" in line
+
+
+def test_few_grey_images_are_not_called_enough():
+    reasons: list[tuple[str, str]] = []
+    grey = dataclasses.replace(PHOTOS, count=500, channels=1)
+    assert augmentation(grey, "edm-digits", reasons) == {}
+    ((_, why),) = reasons
+    assert "enough" not in why and "characters that are moved or turned" in why
+    (line,) = few(grey, "edm-digits", augmented=False)
+    assert "A shorter run makes fewer" in line and "ugmentation is on" not in line
 
 
 @pytest.mark.parametrize(("hours", "rate", "ema"), [(0.05, 5.0, 0.9), (1.0, 2.0, 0.99), (6.0, 10.0, 0.999), (100.0, 20.0, 0.9999)])

@@ -202,6 +202,14 @@ def test_other_images(trained: Run, folder: Path) -> None:
     assert found.document["data"]["path"] == str(folder)
 
 
+def test_other_images_under_the_same_names_are_measured_anew(trained: Run, folder: Path) -> None:
+    data = replace(trained.config.data, path=str(folder), labels="prefix", validation_fraction=0.0)
+    first = measured(trained, data=data, split="all", count=None)
+    Image.new("L", (16, 16), 200).save(next(folder.iterdir()))
+    again = measured(trained, data=data, split="all", count=None)
+    assert first.out != again.out and first.document["data"]["contents"] != again.document["data"]["contents"]
+
+
 def test_the_model_is_told_the_labels(trained: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its weights have hardly been trained: the figures would not show a wrong one."""
     told: list[int] = []

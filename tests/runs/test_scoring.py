@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from tests.processes import run_together
+from tests.runs.test_references import Spatial
 from triptych.core.errors import CheckpointError, ConfigError, DataError, Stopped
 from triptych.evaluation.feature_set import FeatureSet, SetMetricConfig
 from triptych.evaluation.feature_space import open_space
@@ -23,6 +24,8 @@ from triptych.runs.given.data_images import model_reference
 from triptych.runs.loading import Loading
 from triptych.runs.model_images import ImageRequest, maker_of
 from triptych.runs.protocol import protocol_line
+from triptych.runs.sides import RunSide, reference_side
+from triptych.runs.statistics import write_statistics
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -98,6 +101,57 @@ def test_other_metrics_of_the_same_images_do_not_draw_them_again(tiny: Any, monk
     monkeypatch.setattr("triptych.runs.model_images.draw", lambda *_: pytest.fail("images are drawn again"))
     scores = run.score(metrics=["kid", "recall"], **given)
     assert set(scores.figures) == {"kid", "recall"} and not scores.already
+
+
+def test_what_the_network_says_of_samples_serves_all_metrics_of_sets(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a network with two outputs, of which the first metric needs one."""
+    network = Spatial()
+    network.identity, network.comparable = open_space("random").identity | {"network": "two"}, False
+    monkeypatch.setattr("triptych.runs.scoring.open_space", lambda *_, **__: network)
+    run = tiny("adm-digits")
+    given = {"features": "random", "count": 33, "settings": SETTINGS, **asked(run)}
+    run.score(metrics=["frechet"], **given)
+    monkeypatch.setattr("triptych.runs.model_images.draw", lambda *_: pytest.fail("images are drawn again"))
+    assert set(run.score(metrics=["sfid", "kid"], **given).figures) == {"sfid", "kid"}
+
+
+def test_figures_that_are_read_again_have_their_arrays(tiny: Any) -> None:
+    run = tiny("upsample-digits")
+    first, again = (run.score(metrics=["psnr"], count=4, device="cpu") for _ in range(2))
+    assert again.already and not first.already
+    np.testing.assert_array_equal(again.figures["psnr"].arrays["each"], first.figures["psnr"].arrays["each"])
+
+
+def test_a_reference_run_draws_noise_of_its_own(tiny: Any) -> None:
+    run = tiny("adm-digits")
+    side = reference_side(
+        run.directory, RunSide(run, ImageRequest(), Loading()), split=None, image_size=None, request=ImageRequest(seed=3), loading=Loading()
+    )
+    assert isinstance(side, RunSide) and side.maker.request.seed == 4
+
+
+def test_statistics_of_another_size_are_refused(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "s.npz"
+    write_statistics(npz(tmp_path / "a.npz", 40, size=(16, 16)), out, features="random")
+    with pytest.raises(ConfigError, match=r"^reference: .* has images of 8x8, .*s\.npz of 16x16: give images of the run's size"):
+        score(tiny("adm-digits"), out, metrics=["frechet"], features="random", device="cpu")
+
+
+def test_images_made_of_those_of_the_training_are_said_to_be(tiny: Any, tmp_path: Path) -> None:
+    run = tiny("upsample-digits")
+    copy = open_run(shutil.copytree(run.directory, tmp_path / "run"))
+    settings = json.loads((copy.directory / "config.json").read_text())
+    assert copy.config.data.source == "digits"
+    folder = tmp_path / "images"
+    folder.mkdir()
+    size = copy.config.data.image_size
+    for k, pixels in enumerate(images(10, size=(size, size))):
+        Image.fromarray(pixels[..., 0]).save(folder / f"{k}_.png")
+    settings["data"] |= {"path": str(folder), "source": "auto", "validation_fraction": 0.0, "labels": "prefix"}
+    (copy.directory / "config.json").write_text(json.dumps(settings))
+    with pytest.warns(UserWarning, match="the run has no held-out images: its images are made of those of the training"):
+        scores = open_run(copy.directory).score(metrics=["psnr"], count=4, device="cpu")
+    assert f"4 images (few: below 2048) of training images of {copy.directory}" in protocol_line(scores.protocol)
 
 
 @pytest.mark.slow
@@ -195,6 +249,11 @@ def test_refusals(tiny: Any, tmp_path: Path) -> None:
         (a, b, {}, f"image_size: {a} has images of 8x8, {b} of 12x8: make them alike with --image-size 8"),
         (a, None, {"metrics": ["kid"]}, "metrics: kid cannot be measured: it compares with a reference; give one"),
         (a, b, {"count": 10}, f"count: got 10, but {a} is a set, of which all images count; leave it out"),
+        (a, b, {"checkpoint": "best"}, f"checkpoint: got 'best', but {a} is a set of images, and no run makes images here"),
+        (a, b, {"weights": "raw"}, f"weights: got 'raw', but {a} is a set of images, and no run makes images here; leave it out"),
+        (a, b, {"precision": "bf16"}, "precision: got 'bf16', but "),
+        (a, b, {"request": ImageRequest(seed=1)}, "seed: got 1, but "),
+        (a, run, {"ema_length": 0.1}, "ema_length: got 0.1, but "),
         (a, b, {"request": ImageRequest(labels=[1])}, f"labels: got [1], but {a} is no run, which makes its images so; leave it out"),
         (a, b, {"metrics": ["kidd"]}, 'metrics: unknown metric "kidd"; did you mean "kid"?'),
         (a, b, {"features": "inceptoin"}, 'features: unknown feature space "inceptoin"; did you mean "inception"?'),
@@ -217,6 +276,8 @@ def test_refusals(tiny: Any, tmp_path: Path) -> None:
         with pytest.raises((ConfigError, DataError, CheckpointError)) as error:
             score(subject, reference, **{"features": "random", "device": "cpu"} | given)
         assert str(error.value).startswith(line), str(error.value)
+    with pytest.raises(ConfigError, match="its reference is taken with the newest weights and its first average; leave it out$"):
+        score(npz(tmp_path / "c.npz", 40, size=(16, 16)), run, weights="raw", features="random", device="cpu")
     fine = score(a, b, metrics=["frechet"], features="random", image_size=(8, 8), device="cpu")
     assert fine.protocol["reference"]["size"] == [8, 8]
 

@@ -145,6 +145,13 @@ def test_the_classes_that_a_classifier_sees(tiny: Any, tmp_path: Path) -> None:
         x = torch.from_numpy(real.batch(np.arange(60)).images).permute(0, 3, 1, 2) / 127.5 - 1
         seen = model.classify(x, model.process.at_step(0)).argmax(1).numpy()  # type: ignore[operator, union-attr]
     assert scores.figures["class-accuracy"].value == (seen == real.labels[:60]).mean()
+    chosen = np.flatnonzero(real.labels[:60] >= 5)  # of the classes of a folder the first is called "5"
+    for k in chosen:
+        folder = tmp_path / "real" / str(real.labels[k])
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(real.batch(np.array([k])).images[0, :, :, 0]).save(folder / f"{k:02}.png")
+    scores = score(tmp_path / "real", metrics=["class-accuracy"], single=single, device="cpu")
+    assert scores.figures["class-accuracy"].value == (seen == real.labels[:60])[chosen].mean()
 
 
 def test_what_cannot_be_measured_says_why(tiny: Any, cache: Path) -> None:

@@ -26,12 +26,16 @@ from triptych.engine.progress import unwatched
 from triptych.engine.run_directory import RunDirectory
 from triptych.recipes.config import RunConfig
 from triptych.runs import model_images, open_run, train
+from triptych.runs.pieces import digest_of
 from triptych.runs.stored import build
 from triptych.runs.training_scores import SETTINGS, TrainingScores
 
 FAST = {"sampler": "ddim", "steps": 2}
 METRICS = ["frechet", "kid", "recall"]
 COUNT = 40
+
+
+ALONE = World(0, 1, torch.device("cpu"))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -87,7 +91,10 @@ def test_the_figures_are_those_of_evaluate(unbroken, tmp_path):
     against = f"{COUNT} samples, seen by random, against"
     assert f"evaluations: frechet, kid, recall, near_equal, spread; {against} 1707 training images" in text(run)
     best = load_checkpoint(checkpoint_path(run / "checkpoints", 5 * BATCH), files=()).info["best"]
+    how = best.pop("settings")
     assert best == {"score": found[-1]["evaluation/kid"], "images": 5 * BATCH, "by": f"kid ({against} 1707 training images)"}
+    sampler = config().model.sampling.to_dict()  # type: ignore[attr-defined]
+    assert how == digest_of([sampler, "float32"])[:8]
     assert f"was chosen by kid ({against} 100 training images); now kid ({against} 1707" in text(run)
 
 
@@ -329,6 +336,20 @@ def test_what_can_never_be_measured_is_refused_at_the_start(tmp_path, settings, 
 def test_a_model_that_makes_no_images_is_not_evaluated(tmp_path):
     with pytest.raises(ConfigError, match=r"^train.evaluate_every: .* makes no (single )?(grey or RGB )?images"):
         train(config("classifier-digits"), tmp_path / "run", device="cpu")
+
+
+def test_copies_among_a_part_of_the_images_are_said_to_be(tmp_path):
+    """A figure of the same name by other settings of the sampler is another one."""
+    settings = config(evaluate_metrics=["copies"], best_by="copies", evaluate_reference=100)
+    scores = scores_of(settings, tmp_path, ALONE)
+    assert "; copies of the 1,707 images are looked for among these alone (evaluate_reference)" in scores.describe()
+    assert "alone" not in scores_of(config(evaluate_metrics=["copies"], evaluate_reference=10_000), tmp_path, ALONE).describe()
+    faster = settings.updated({"model": {"sampling": {"steps": 3}}})
+    criterion, other = (made.evaluation.criterion for made in (scores, scores_of(faster, tmp_path, ALONE)))
+    assert criterion.by == other.by and criterion.settings != other.settings
+    best = criterion.noted(0.1, 100)
+    assert criterion.measured_so(best) and not other.measured_so(best) and other.improved(0.2, best) and not criterion.improved(0.2, best)
+    assert other.measured_so({"score": 0.1, "images": 100, "by": other.by}), "of an earlier version"
 
 
 def test_held_out_images_as_a_reference(tmp_path):

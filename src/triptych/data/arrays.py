@@ -126,9 +126,14 @@ def _read_up_to(content: IO[bytes], most: int) -> bytes:
 
 def cifar10(folder: Path, pattern: str) -> Arrays | None:
     """A split of CIFAR-10's binary version, by the names of its files; None when the folder lacks it."""
-    parts = [_cifar_records(path) for path in sorted(folder.glob(pattern))]
+    files = sorted(folder.glob(pattern))
+    parts = [_cifar_records(path) for path in files]
     if not parts:
         return None
+    wanted = [f"data_batch_{number}.bin" for number in range(1, len(files) + 1)]
+    missing = [] if pattern.startswith("test") else [name for name in wanted if not (folder / name).exists()]
+    if missing:
+        raise DataError(f"{folder}: has {files[-1].name}, but no {missing[0]}; copy the missing file of CIFAR-10 there")
     records = np.concatenate(parts)
     pixels = records[:, 1:].reshape(-1, 3, _CIFAR_SIDE, _CIFAR_SIDE).transpose(0, 2, 3, 1)
     begin = _TEST if pattern.startswith("test") else ""

@@ -36,6 +36,7 @@ FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF"
 _PLUGINS = ("Avif", "Bmp", "Gif", "Jpeg", "Jpeg2K", "Mpo", "Png", "Ppm", "Tiff", "WebP")
 MOST_PIXELS = 178_956_970
 """Of a decoded image; a small file may say that it has any number. Pillow's own limit: 512 MiB in RGB."""
+_ALTERS = {"JPEG": "JPEG", "MPO": "JPEG", "AVIF": "AVIF", "JPEG2000": "JPEG 2000"}
 _SPREAD = {"L;2": 85, "L;4": 17}  # what Pillow multiplies the levels of grey files with less than 8 bits by
 
 
@@ -114,12 +115,28 @@ def number_map(data: bytes, *, wide: bool = False) -> np.ndarray:
     Raises ValueError for a picture that is no map, and whatever Pillow raises when the file cannot be read.
     """
     with open_image(data) as image:
-        if image.format in ("JPEG", "MPO"):
-            raise ValueError("a JPEG, which alters numbers, as a map: save maps as PNG")
+        if image.format in _ALTERS or (image.format == "WEBP" and _is_lossy_webp(data)):
+            raise ValueError(f"a {_ALTERS.get(image.format, 'lossy WebP')}, which alters numbers, as a map: save maps as PNG")
         orientation, raw = orientation_of(image), image.tile[0][3] if image.tile else None
         image.load()
         numbers = _numbers(ImageOps.exif_transpose(image) if orientation != 1 else image, wide=wide)
-    return numbers // _SPREAD.get(raw if isinstance(raw, str) else raw[0] if raw else "", 1)
+    depth = raw if isinstance(raw, str) else raw[0] if raw else ""
+    if depth.endswith(";16B") and depth not in ("I;16B", "L;16B"):
+        raise ValueError(f"16 bits in several channels ({depth}) as a map, of which half are lost in reading: save it in grey alone")
+    if image.format == "PPM" and isinstance(raw, tuple) and len(raw) == 2:  # Pillow spreads the levels from 0 to the most that it keeps
+        return np.rint(numbers * raw[1] / (255 if raw[1] <= 255 else 65535)).astype(np.int64)
+    return numbers // _SPREAD.get(depth, 1)
+
+
+def _is_lossy_webp(data: bytes) -> bool:
+    """Whether the WebP has a part that is coded with loss."""
+    place = 12
+    while place + 8 <= len(data):
+        name, length = data[place : place + 4], int.from_bytes(data[place + 4 : place + 8], "little")
+        if name == b"VP8 " or (name == b"ANMF" and data[place + 24 : place + 28] == b"VP8 "):
+            return True
+        place += 8 + length + length % 2
+    return False
 
 
 def levels_of(data: bytes, *modes: str) -> np.ndarray:

@@ -86,7 +86,8 @@ def held_out_folder(names: Iterable[str]) -> str | None:
 def held_out(keys: list[str], *, fraction: float) -> tuple[np.ndarray, np.ndarray]:
     """The numbers of the items for training and for validation.
 
-    An item's own key decides, so it stays on its side whatever is added to the data, in every run and with every seed. Where
+    An item's own key decides, so it stays on its side whatever is added to the data, in every run and with every seed, as long as its
+    key stays: that of a file is its path below the folders that all files share. Where
     chance would hold none out of two or more, the item of the smallest hash is.
     """
     hashes = hashed(keys)

@@ -41,12 +41,22 @@ class Criterion:
     "Name of the figure of an evaluation; none: the first loss of a validation."
     sign: Literal[1, -1] = 1
     "1 where lower is better, -1 where higher is."
+    settings: str = ""
+    "A digest of how the figure is measured besides; none: there is nothing that could be otherwise."
+
+    def measured_so(self, best: Mapping[str, Any]) -> bool:
+        """Whether the best one so far was chosen by the same; those of earlier versions do not tell their settings."""
+        return chosen_by(best) == self.by and best.get("settings", self.settings) == self.settings
+
+    def noted(self, score: float, images: int) -> dict[str, Any]:
+        """What a checkpoint keeps of the best one, for JSON."""
+        return {"score": score, "images": images, "by": self.by} | ({"settings": self.settings} if self.settings else {})
 
     def improved(self, score: float | None, best: Mapping[str, Any] | None) -> bool:
         """Whether a score is better than the best one so far. One that was chosen by something else gives way to any."""
         if score is None or not math.isfinite(score):
             return False
-        return best is None or chosen_by(best) != self.by or self.sign * score < self.sign * best["score"]
+        return best is None or not self.measured_so(best) or self.sign * score < self.sign * best["score"]
 
 
 BY_VALIDATION = Criterion("validation")

@@ -35,7 +35,7 @@ from triptych.core.tensors import load_tensors
 from triptych.engine.distributed import World
 from triptych.engine.parts import read_parts, write_parts
 from triptych.engine.run_directory import REPLACED, checkpoint_path, list_checkpoints
-from triptych.engine.state import RESERVED, SUFFIX, read_state, write_state
+from triptych.engine.state import RESERVED, SUFFIX, NotNow, read_state, write_state
 
 STATE = "state.json"
 OPTIMIZER = "optimizer"
@@ -185,12 +185,17 @@ def load_checkpoint(path: Path, *, files: Wanted = None) -> Checkpoint:
 def load_newest(folder: Path, *, warn: Callable[[str], None], files: Wanted = None) -> Checkpoint | None:
     """The newest checkpoint that can be read, or None where none was ever written.
 
-    Each unreadable one is reported through `warn`. Raises CheckpointError when there are checkpoints and none can be read.
+    Each damaged one is reported through `warn`. Raises CheckpointError when there are checkpoints and all are damaged, and for one that
+    may be whole but cannot be read now.
     """
     numbers = list_checkpoints(folder)
     for number in reversed(numbers):
         try:
             return load_checkpoint(checkpoint_path(folder, number), files=files)
+        except NotNow as error:
+            path = checkpoint_path(folder, number)
+            before = "" if number == numbers[0] else f"; to go on from the checkpoint before it, move {path} out of {folder}"
+            raise CheckpointError(f"{error}; nothing was changed, and it may be whole{before}") from error
         except CheckpointError as error:
             before = "the one before it is used" if number != numbers[0] else "there is none before it"
             warn(f"{error}; {before}")
@@ -216,13 +221,14 @@ def not_finite(files: Mapping[str, Mapping[str, Tensor]]) -> str | None:
     return None
 
 
-def prune(folder: Path, *, keep_last: int, keep_every: int | None, best: int | None) -> list[int]:
-    """The checkpoints that were removed: all but the newest `keep_last`, the `best`, and those of `keep_every`.
+def prune(folder: Path, *, keep_last: int, keep_every: int | None, best: int | None, good: int | None = None) -> list[int]:
+    """The checkpoints that were removed: all but the newest `keep_last`, the `best`, those of `keep_every`, and a `good` one.
 
-    These are the first at or after each multiple: an iteration rarely ends at one.
+    Those of `keep_every` are the first at or after each multiple: an iteration rarely ends at one. The good one was read or written by
+    this training; newer ones may be damaged.
     """
     numbers = list_checkpoints(folder)
-    kept = {*numbers[-keep_last:], best}
+    kept = {*numbers[-keep_last:], best, good}
     if keep_every is not None:
         firsts = {number // keep_every: number for number in reversed(numbers)}
         kept |= {number for multiple, number in firsts.items() if multiple}
@@ -296,5 +302,7 @@ def _read_tensors(folder: Path, stem: str, digests: Mapping[str, str]) -> dict[s
         return load_tensors(path) if stem + SUFFIX in digests else read_parts(folder / stem, [Path(name).name for name in digests])
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
+        raise NotNow(f"cannot read {path}: {explain(error)}") from error
+    except SafetensorError as error:
         raise CheckpointError(f"cannot read {path}: {explain(error)}") from error

@@ -57,6 +57,8 @@ class Checkpointer:
         elif sharding is not None:
             self._together = world
         self._pending = False
+        self._good: int | None = None
+        "Images seen by the checkpoint that was read or written last."
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
@@ -65,6 +67,7 @@ class Checkpointer:
 
         Raises CheckpointError for an optimizer's state of another model.
         """
+        self._good = checkpoint.images_seen
         imported = "imported" in checkpoint.info
         if imported and OPTIMIZER not in checkpoint.files:
             say("the weights were imported without an optimizer's state: the optimizer starts anew")
@@ -117,6 +120,7 @@ class Checkpointer:
                 self._require_finite(files, images_seen, among=together)
             joined = self._joined(files)
             save_checkpoint(self._directory.checkpoints, images_seen=images_seen, files=joined, info=info, together=together)
+            self._good = images_seen
             self.prune(best)
 
         if self._background is None:
@@ -161,7 +165,7 @@ class Checkpointer:
         """Removes old checkpoints, in the main process. Raises CheckpointError."""
         if self._world.is_main:
             images, train = None if best is None else int(best["images"]), self._train
-            prune(self._directory.checkpoints, keep_last=train.keep_last, keep_every=train.keep_every, best=images)
+            prune(self._directory.checkpoints, keep_last=train.keep_last, keep_every=train.keep_every, best=images, good=self._good)
 
     def write_snapshot(self, images_seen: int) -> None:
         """Writes a snapshot of the averages by length. All processes call it. Raises as `write` does."""

@@ -22,7 +22,7 @@ from triptych.core.model import Model, Phase, TrainingProgress
 from triptych.engine.allocator import keep_freed_memory
 from triptych.engine.averaged_weights import AveragedWeights
 from triptych.engine.callables import BY_VALIDATION, Callables, Grid, chosen_by
-from triptych.engine.checkpoint import Checkpoint
+from triptych.engine.checkpoint import Checkpoint, list_checkpoints
 from triptych.engine.checkpointer import Checkpointer
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.engine.distributed import Agreement, World, patiently
@@ -95,9 +95,13 @@ class Loop:
         self.checkpointer.restore(checkpoint, say=self._say)
         self.images_seen = self._saved_at = checkpoint.images_seen
         self.best = checkpoint.info["best"]
-        if self.best is not None and chosen_by(self.best) != self.criterion.by:
+        if self.best is not None and self.best["images"] not in list_checkpoints(self.directory.checkpoints):
+            self._say(f"the best checkpoint, at {self.best['images']} images, is no longer there: what is measured next takes its place")
+            self.best = None
+        if self.best is not None and not self.criterion.measured_so(self.best):
+            otherwise = " measured with other settings" if chosen_by(self.best) == self.criterion.by else ""
             self._say(
-                f"the best checkpoint so far, at {self.best['images']} images, was chosen by {chosen_by(self.best)}; now "
+                f"the best checkpoint so far, at {self.best['images']} images, was chosen by {chosen_by(self.best)}{otherwise}; now "
                 f"{self.criterion.by} decides, and its first figure takes the place"
             )
         self.measurements.window = checkpoint.info.get("window", {})
@@ -462,7 +466,7 @@ class Loop:
         score = values.get(figure) if figure else next(iter(values.values()))
         if not self.criterion.improved(score, self.best):
             return False
-        self.best = {"score": score, "images": self.images_seen, "by": self.criterion.by}
+        self.best = self.criterion.noted(score, self.images_seen)
         return True
 
     def _write(self, values: dict[str, float]) -> None:

@@ -116,7 +116,7 @@ class MetricLog:
         message = printable(message)
         self._show(message)
         try:
-            self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n".encode())
+            _write(self._log, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n".encode())
         except OSError as error:  # a message is often the last word on why a run ends: it must not hide that
             self._show(f"cannot write {self._run.log_path}: {explain(error)}")
 
@@ -136,10 +136,16 @@ class MetricLog:
     def _append(self, values: Mapping[str, Any]) -> None:
         finite = {name: value if not isinstance(value, float) or math.isfinite(value) else str(value) for name, value in values.items()}
         try:
-            self._metrics.write((json.dumps(finite, allow_nan=False) + "\n").encode())
+            _write(self._metrics, (json.dumps(finite, allow_nan=False) + "\n").encode())
             os.fsync(self._metrics.fileno())
         except OSError as error:
             raise CheckpointError(f"cannot write {self._run.metrics_path}: {explain(error)}") from error
+
+
+def _write(file: IO[bytes], line: bytes) -> None:
+    """Writes all of it to an unbuffered file, which may take a part at a time. Raises OSError."""
+    while line:
+        line = line[file.write(line) :]
 
 
 def _open_to_append(path: Path) -> IO[bytes]:

@@ -46,6 +46,10 @@ def write_state(path: Path, *, images_seen: int, files: Mapping[str, str], info:
     write_text(path, json.dumps(state | {"digest": _digest(state)}, indent=1))
 
 
+class NotNow(CheckpointError):
+    """A checkpoint that cannot be read now, or not by this version, and that may be whole."""
+
+
 def read_state(path: Path) -> dict[str, Any]:
     """The fields of a state.json, without its digest. Raises CheckpointError that names the file and the field that is wrong."""
     try:
@@ -53,13 +57,13 @@ def read_state(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
     except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {explain(error)}") from error
+        raise NotNow(f"cannot read {path}: {explain(error)}") from error
     except ValueError:
         raise CheckpointError(f"{path} is damaged: it is not JSON") from None
     if not isinstance(state, dict) or not _is_count(state.get("format")):
         raise CheckpointError(f"{path} is damaged: it has no format number")
     if state["format"] not in (FORMAT, DIVIDED):
-        raise CheckpointError(f"{path} has format {state['format']}, this version of Triptych reads up to {DIVIDED}; update Triptych")
+        raise NotNow(f"{path} has format {state['format']}, this version of Triptych reads up to {DIVIDED}; update Triptych")
     digest = state.pop("digest", None)
     try:
         fault = _fault(state) or _other_number(state["images_seen"], path.parent.name)

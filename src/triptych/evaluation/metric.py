@@ -82,4 +82,4 @@ def share_error(found: int, count: int) -> float:
     Agresti and Coull 1998: as if two more had been found and two had not.
     """
     share = (found + 2) / (count + 4)
-    return (share * (1 - share) / count) ** 0.5
+    return (share * (1 - share) / (count + 4)) ** 0.5

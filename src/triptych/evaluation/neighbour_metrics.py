@@ -71,22 +71,25 @@ def authenticity(made: FeatureSet, reference: FeatureSet | None, settings: SetMe
 def copies(made: FeatureSet, reference: FeatureSet | None, settings: SetMetricConfig) -> Figure:
     """The share of the made images that are as near to an image of the reference as its images hardly are to one another.
 
-    As near as: at most the distance of which the share `copy_share` of the reference's images have another one within it. Of new images
-    of the reference's kind as many are expected, and more are copies. Details: limit, that distance; expected, the share of the
-    reference within it; smallest, the distance of the nearest two of the reference; pairs, the nearest ones, with the numbers of the two
-    images and the distance. Arrays, by made image: nearest (int64), the number of its nearest image of the reference, and distance.
+    As near as: at most the distance of which the share `copy_share` of the reference's images have another one within it; images that
+    stand in it twice are left out of that. Of new images of the reference's kind as many are expected, and more are copies. Details:
+    limit, that distance; expected, the share of the rest of the reference within it; twice, how many were left out; smallest, the
+    distance of the nearest two of the reference; pairs, the nearest ones, with the numbers of the two images and the distance. Arrays, by
+    made image: nearest (int64), the number of its nearest image of the reference, and distance.
     """
     assert reference is not None
     found = _compared(made, reference, settings)
     own = np.sqrt(_radii(reference, settings, least=1)[:, 0])
-    limit = np.quantile(own, settings.copy_share, method="inverted_cdf")
+    single = own[own > 0]
+    limit = np.quantile(single, settings.copy_share, method="inverted_cdf") if len(single) else 0.0
     distance = np.sqrt(found.squared)
     figure = _mean_of(distance <= limit)
     shown = np.argsort(distance, kind="stable")[:_SHOWN]
     details = {
         "limit": float(limit),
-        "expected": float((own <= limit).mean()),
+        "expected": float((single <= limit).mean() if len(single) else 0.0),
         "smallest": float(own.min()),
+        "twice": int(len(own) - len(single)),
         "pairs": [{"made": int(i), "reference": int(found.nearest[i]), "distance": float(distance[i])} for i in shown],
     }
     return Figure(figure.value, figure.error, details, {"nearest": found.nearest, "distance": distance})

@@ -140,7 +140,7 @@ def figure_rows(runs: Sequence[Compared]) -> list[FigureRow]:
 
     Of several evaluations of a run by one protocol that of its newest weights counts.
     """
-    groups = by_protocol([each for run in runs for each in run.reader.evaluations])
+    groups = by_protocol([each for run in runs for each in run.reader.evaluations], steps=True)
     rows = []
     for group in groups:
         newest = [[each for each in run.reader.evaluations if each in group] for run in runs]

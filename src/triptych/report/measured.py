@@ -15,7 +15,7 @@ from triptych.report.facts import flattened, spelled_value
 
 NORMAL_95 = 1.96
 """Standard errors on each side of a figure between which 95 % of a normal distribution lie."""
-_SHARES = ("precision", "recall", "coverage", "accuracy", "accuracy_1", "accuracy_5")
+_SHARES = ("precision", "recall", "coverage", "copies", "authenticity", "mean-iou", "accuracy", "accuracy_1", "accuracy_5")
 _MOST_BYTES = 2**24
 _MOST_FILES = 200
 _MOST_FIGURES = 100
@@ -67,9 +67,9 @@ class Evaluation:
         """Whether the other has the same figures of the same weights, by as many steps."""
         return (self.figures, self.images_seen, self.steps) == (other.figures, other.images_seen, other.steps)
 
-    def same_protocol(self, other: Evaluation) -> bool:
-        """Whether the two can be compared: but for the run, its weights and the time, all was alike."""
-        own, theirs = comparable(self.protocol), comparable(other.protocol)
+    def same_protocol(self, other: Evaluation, *, steps: bool = False) -> bool:
+        """Whether the two can be compared: but for the run, its weights and the time, all was alike. `steps`: as in `comparable`."""
+        own, theirs = comparable(self.protocol, steps=steps), comparable(other.protocol, steps=steps)
         if any(not any(name.startswith(_SETTINGS) for name in each) for each in (own, theirs)):  # as of sweeps, which did not say them
             own, theirs = (_without_settings(each) for each in (own, theirs))
         return own == theirs
@@ -197,15 +197,31 @@ _WHERE = "path"
 """Of the run itself, which may have been moved."""
 _MOST_DIFFERENCES = 6
 _PARTS_OF_THE_RUN = ("checkpoint.", "weights.", "made.", "sampling.", "sampler.")
+_ASKED = ("made.labels", "made.inputs", "made.contents")
+"""Of what was made: which classes, and of which images."""
+_REFERENCE = "reference."
+_HASHES = ("reference.sha256", "reference.weights.hash")
+_CALLED = ("reference.path", "reference.kind", "reference_name")
+"""Of a reference: what it is called, wherever it lies."""
 
 
-def comparable(protocol: Mapping[str, str]) -> dict[str, str]:
-    """What of a protocol has to be alike for figures to be compared: the reference, the network and the counts, not the run."""
+def comparable(protocol: Mapping[str, str], *, steps: bool = True) -> dict[str, str]:
+    """What of a protocol has to be alike for figures to be compared: the reference, the network and the counts, not the run.
+
+    `steps`: those of a likelihood too.
+    """
+    called = _CALLED if any(name in protocol for name in _HASHES) else ()
     return {
         name: value
         for name, value in protocol.items()
-        if name.rpartition(".")[2] not in (*_OF_THE_RUN, *_SWEPT) and not name.startswith(_PARTS_OF_THE_RUN)
+        if name not in called
+        and (name.startswith((_REFERENCE, *_ASKED)) or not _of_the_run(name))
+        and (steps or name.startswith(_REFERENCE) or not of_steps(name))
     }
+
+
+def _of_the_run(name: str) -> bool:
+    return name.rpartition(".")[2] in _OF_THE_RUN or name.startswith(_PARTS_OF_THE_RUN)
 
 
 def _without_settings(protocol: Mapping[str, str]) -> dict[str, str]:

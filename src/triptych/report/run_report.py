@@ -148,11 +148,11 @@ def _table(group: list[Evaluation]) -> Table:
     return Table(list(zip(group, words, strict=True)), {name: why for each in group for name, why in each.missing.items()})
 
 
-def by_protocol(found: list[Evaluation]) -> list[list[Evaluation]]:
-    """The evaluations in groups that can be compared with one another."""
+def by_protocol(found: list[Evaluation], *, steps: bool = False) -> list[list[Evaluation]]:
+    """The evaluations in groups that can be compared with one another. `steps`: those of a likelihood have to be alike too."""
     groups: list[list[Evaluation]] = []
     for evaluation in found:
-        group = next((group for group in groups if group[0].same_protocol(evaluation)), None)
+        group = next((group for group in groups if group[0].same_protocol(evaluation, steps=steps)), None)
         groups.append([evaluation]) if group is None else group.append(evaluation)
     return groups
 

@@ -20,12 +20,12 @@ from triptych.engine.run_directory import RunDirectory
 from triptych.engine.signals import made_by_all
 
 
-def readable_images(images: ImageSet, count: int, world: World, bad: dict[str, str]) -> np.ndarray:
-    """The numbers, of the first `count` images, of those that can be read: int64 (n,), the same in every process.
+def readable_images(images: ImageSet, numbers: np.ndarray, world: World, bad: dict[str, str]) -> np.ndarray:
+    """Those of some images, by number, that can be read: int64 (n,), the same in every process.
 
     Without on_error skip these are all. Why the others cannot be read goes to `bad`, by key, in the process that looked at it.
     """
-    own = share(count, rank=world.rank, world_size=world.size)
+    own = numbers[share(len(numbers), rank=world.rank, world_size=world.size)].tolist()
     good = [number for part in made_by_all(world, lambda: readable(images, own, bad)) for number in part]
     return np.array(good, dtype=np.int64)
 

@@ -131,7 +131,7 @@ def choose(
     settings = merged(settings, _fitting(_config(candidate.recipe, settings), found, reasons))
     first = _config(candidate.recipe, settings)
     settings = merged(settings, _length(first, found, hours * 3600, reasons=reasons))
-    warnings = few(seen, candidate.recipe)
+    warnings = few(seen, candidate.recipe, augmented=bool(augmentation(seen, candidate.recipe, [])))
     return Choice(candidate.recipe, settings, tuple(reasons), found, warnings)
 
 
@@ -301,11 +301,12 @@ def augmentation(seen: Look, recipe: str, reasons: list[tuple[str, str]]) -> Set
     if seen.count < SOME and seen.channels == 3:
         reasons.append(("augmentation", f"{mirrored}moved by up to a tenth: {count} are few"))
         return {"data": {"augment": "shift"}}
-    reasons.append(("augmentation", f"{mirrored}no more: {count} are enough"))
+    why = f"{count} are enough" if seen.count >= SOME else "characters that are moved or turned may be others"
+    reasons.append(("augmentation", f"{mirrored}no more: {why}"))
     return {}
 
 
-def few(seen: Look, recipe: str) -> tuple[str, ...]:
+def few(seen: Look, recipe: str, *, augmented: bool) -> tuple[str, ...]:
     """What to expect of fewer than a thousand images; nothing of more."""
     if seen.count >= FEW:
         return ()
@@ -314,7 +315,7 @@ def few(seen: Look, recipe: str) -> tuple[str, ...]:
             f"{seen.count:,} pairs are fewer than {FEW:,}: expect the details of these in whatever it makes; better, begin with a run of "
             f"{recipe} on more pairs of the kind: --init-from RUN",
         )
-    remedy = "ADA is on" if recipe.startswith("stylegan2") else "augmentation is on"
+    remedy = "ADA is on" if recipe.startswith("stylegan2") else "Augmentation is on" if augmented else "A shorter run makes fewer"
     return (
         f"{seen.count:,} images are fewer than {FEW:,}: expect copies of them among the samples (triptych evaluate RUN --metrics copies "
         f"counts them). {remedy}; better still, begin with a run of {recipe} on more images of the kind: --init-from RUN",

@@ -40,6 +40,7 @@ from triptych.gans.lucas_kanade import lucas_kanade
 from triptych.nn.raft import Raft
 from triptych.runs.files import check_figures
 from triptych.runs.first_frames import run_first_frames
+from triptych.runs.given.collection import stamp
 from triptych.runs.given.data_images import Spread, contents, reopened
 from triptych.runs.given.pictures import StoredPictures, open_pictures
 from triptych.runs.given.sizes import OutputSize
@@ -111,15 +112,16 @@ class FolderClips(ClipSet):
                 )
         self.names, self._clips, self._truth = list(clips), list(clips.values()), [truth[key] for key in keys]
         self.frames, self.size, self.channels = len(keys), self._made.size, self._made.channels
-        self.has_flow, self._flow = flow is not None, None
+        self.has_flow, self._flow, flow_of = flow is not None, None, None
         if flow is not None:
             if image_size is not None:
                 raise ConfigError(
                     "image_size", f"got {image_size}, but the true flow is that of the frames as they are; leave one of the two out"
                 )
             place = user_path(flow)
+            flow_of = {"path": str(flow), "stamp": stamp(place)}
             self._flow = FlowFiles(place, keys, clips=[np.array(clip) for clip in self._clips], folder=place.name)
-        self.identity = {"made": self._made.identity, "reference": self._real.identity, "flow": None if flow is None else str(flow)}
+        self.identity = {"made": self._made.identity, "reference": self._real.identity, "flow": flow_of}
 
     def clip(self, number: int) -> Clip:
         frames = self._clips[number]

@@ -35,6 +35,7 @@ from triptych.nn.precision import without_tf32
 from triptych.runs.bad_images import readable_images
 from triptych.runs.files import check_figures, save_npz
 from triptych.runs.given.classes import renumbered
+from triptych.runs.given.data_images import contents
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.pieces import digest_of
 from triptych.runs.stored import StoredRun
@@ -95,6 +96,10 @@ class Subset(ImageSet):
         images, number = self._place(int(self._items[item]))
         return images.key(number)
 
+    def content(self, item: int) -> bytes | np.ndarray:
+        images, number = self._place(int(self._items[item]))
+        return images.content(number)
+
     def default_workers(self) -> int:
         return max(images.default_workers() for images in self._sets)
 
@@ -147,7 +152,7 @@ def open_images(request: EvaluationRequest, spec: DataSpec, *, conditional: bool
 def _without_bad(images: Images, world: World) -> Images:
     """Those that can be read, where data.on_error is skip; the others are warned of. Raises DataError where none can."""
     bad: dict[str, str] = {}
-    good = readable_images(images.chosen, len(images.chosen), world, bad)
+    good = readable_images(images.chosen, np.arange(len(images.chosen)), world, bad)
     for key, why in sorted(bad.items()):  # each process those that it looked at
         warnings.warn(f"cannot be read, and is left out: {key}: {why}", stacklevel=3)
     if not len(good):
@@ -197,7 +202,9 @@ def evaluate(
     images = _without_bad(open_images(request, run.spec, conditional=model.num_classes is not None), world)
     if request.split is None and images.split == "train" and world.is_main:
         warnings.warn("the data has no held-out images: those of the training are used", stacklevel=2)
-    document = _asked(request, measures, images, run.spec, opened.origin)
+    with world.patience("reading images"):
+        hashed = world.on_main(lambda: contents(images.chosen))
+    document = _asked(request, measures, images, hashed, run.spec, opened.origin)
     if place is None:
         name = f"{'+'.join(measures)}-{opened.origin['images']:09d}-{digest_of(document)[:6]}.json"
         place = run.directory / "evaluations" / name
@@ -219,9 +226,14 @@ def evaluate(
 
 
 def _asked(
-    request: EvaluationRequest, metrics: Mapping[str, ImageMetric], images: Images, spec: DataSpec, origin: Mapping[str, str | int]
+    request: EvaluationRequest,
+    metrics: Mapping[str, ImageMetric],
+    images: Images,
+    hashed: str,
+    spec: DataSpec,
+    origin: Mapping[str, str | int],
 ) -> dict[str, Any]:
-    """All that the answer depends on, for JSON."""
+    """All that the answer depends on, for JSON. `hashed`: the hash of the images."""
     loading = ("workers", "flip", "crop", "augment", "anchor_size")  # of training: without effect here
     data = {name: value for name, value in request.data.to_dict().items() if name not in loading}
     return {
@@ -230,7 +242,7 @@ def _asked(
         "metrics": {name: metric.settings for name, metric in metrics.items()},
         "seed": request.seed,
         "precision": request.precision,
-        "data": data | {"split": images.split, "available": images.available},
+        "data": data | {"split": images.split, "available": images.available, "contents": hashed},
         "images": len(images.chosen),
         "shape": [spec.channels, spec.image_size, spec.image_size],
     }

@@ -158,7 +158,10 @@ def _without_bad(data: Data, world: World) -> Data:
     """The images that can be read, where data.on_error of the autoencoder's training is skip; the others are warned of."""
     bad: dict[str, str] = {}
     if data.train.config.on_error == "skip":
-        sets = [None if one is None else Chosen(one, readable_images(one, len(one), world, bad)) for one in (data.train, data.validation)]
+        sets = [
+            None if one is None else Chosen(one, readable_images(one, np.arange(len(one)), world, bad))
+            for one in (data.train, data.validation)
+        ]
         assert sets[0] is not None, "there are images to train on"
         data = dataclasses.replace(data, train=sets[0], validation=sets[1])
     for key, why in sorted(bad.items()):  # each process those that it looked at

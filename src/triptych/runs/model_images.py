@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from triptych import __version__
 from triptych.core.batch import DataSpec, InputSpec, RawBatch
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
@@ -125,6 +126,10 @@ class ModelImages:
         self._read = read
 
 
+TRAINING = "training images"
+"""What the inputs of a run without held-out images are called."""
+
+
 class Maker(ABC):
     """How a run makes images, as far as that is known without its weights."""
 
@@ -147,7 +152,8 @@ class Maker(ABC):
     def identity(self, count: int, *, origin: Mapping[str, Any], precision: str) -> dict[str, Any]:
         """All that the images depend on; JSON. `origin`: of the run's weights."""
         asked = {"weights": dict(origin), "seed": self.request.seed, "settings": self.settings.to_dict(), "precision": precision}
-        return {"kind": "run", "path": str(self.run.directory), "count": count} | asked | self._further()
+        made_by = {"kind": "run", "path": str(self.run.directory), "triptych": __version__, "count": count}
+        return made_by | asked | self._further()
 
     @abstractmethod
     def made(self, opened: Opened, count: int, report: Report | None = None) -> ModelImages:
@@ -244,11 +250,11 @@ class InputMaker(Maker):
     """Images made of held-out ones."""
 
     _images: ImageSet
-    _split: str
+    inputs: str
     "What they are called."
 
     def _further(self) -> dict[str, Any]:
-        return {"inputs": self._split, "contents": self._contents}
+        return {"inputs": self.inputs, "contents": self._contents}
 
     @functools.cached_property
     def _contents(self) -> str:
@@ -263,7 +269,7 @@ class HeldOutMaker(InputMaker):
     def __init__(self, run: StoredRun, request: ImageRequest, *, why: str) -> None:
         super().__init__(run, request)
         self._refuse(("style", "style_each", "style_count", "labels", "guide", "guide_with", "guide_ema_length"), why)
-        self._images, self._split = held_out(reopened(run.config.data, run.spec))
+        self._images, self.inputs = held_out(reopened(run.config.data, run.spec))
         self.most = len(self._images)
 
 
@@ -337,7 +343,7 @@ class TranslationMaker(InputMaker):
         model, each = require_translator(run.outline), request.style_each
         check_styles(model, styled=request.style is not None, each=each, answers=request.style_count, held_out=True)
         self.channels, self.settings = model.output_channels, request.settings or model.translation
-        self._images, self._split = held_out(reopened(run.config.data, run.spec))
+        self._images, self.inputs = held_out(reopened(run.config.data, run.spec))
         self._inputs = _sources(self._images, self.settings)
         self.most, self.has_truth = self._inputs * request.style_count, isinstance(run.config.data, PairedDataConfig)
         self.class_map = next((source for source in model.sources if source.kind == "classes"), None)
@@ -390,7 +396,7 @@ class TranslationMaker(InputMaker):
 
 def held_out(data: Data) -> tuple[ImageSet, str]:
     """The held-out images, or where there are none those of the training; and what they are called."""
-    return (data.train, "training images") if data.validation is None else (data.validation, "held-out images")
+    return (data.train, TRAINING) if data.validation is None else (data.validation, "held-out images")
 
 
 def _sources(images: ImageSet, settings: Config) -> int:

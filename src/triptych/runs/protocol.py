@@ -9,6 +9,7 @@ from typing import Any
 
 from triptych import __version__
 from triptych.evaluation.feature_space import Embedder
+from triptych.runs.model_images import TRAINING
 from triptych.runs.sides import Reference, Subject
 
 FEW = 2048
@@ -61,8 +62,8 @@ def commit() -> str | None:
 
 def _images(protocol: Mapping[str, Any], swept: str | None) -> str:
     images, weights, sampler = protocol["made"], protocol["weights"], protocol["sampler"] or {}
-    few = f" (few: below {FEW})" if protocol["few"] else ""
-    said = f"images of {images['path']}" if swept == "count" else f"{protocol['count']} images{few} of {images['path']}"
+    of = f"{images['inputs']} of {images['path']}" if images.get("inputs") == TRAINING else images["path"]
+    said = f"images of {of}" if swept == "count" else f"{protocol['count']} images{_few(protocol['count'])} of {of}"
     if weights is None:
         return f"{said} ({_short(images.get('sha256'))})"
     how = {"checkpoint": f"{weights['weights']} at {weights['images']} images seen, {_short(weights['hash'])}"}
@@ -79,8 +80,13 @@ def _reference(protocol: Mapping[str, Any]) -> str:
     if reference is None:
         return ""
     count = protocol["reference_count"]
+    few = _few(count) if count else ""
     digest = reference.get("sha256") or (reference.get("weights") or {}).get("hash")
-    return f"reference: {f'{count} ' if count else ''}{protocol['reference_name']} ({_short(digest)})"
+    return f"reference: {f'{count} ' if count else ''}{protocol['reference_name']} ({_short(digest)}){few}"
+
+
+def _few(count: int) -> str:
+    return f" (few: below {FEW})" if count < FEW else ""
 
 
 def _network(protocol: Mapping[str, Any]) -> str:

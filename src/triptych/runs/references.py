@@ -55,6 +55,8 @@ class Statistics:
     "For JSON: path, kind, and the file's SHA-256."
     count: int = 0
     "Of how many images; 0 where the file does not say."
+    size: tuple[int, int] | None = None
+    "Height and width of these; None where the file does not say."
 
 
 def open_reference(
@@ -111,7 +113,7 @@ def _statistics(path: Path) -> Statistics | None:
             shape = file.header("arr_0").shape if "arr_0" in names else ()
             count = _counted(file) if COUNT in names or not shape else shape[0]
             identity = {"path": str(path), "kind": "statistics", "sha256": sha256_of(path)}
-            return Statistics(path, "arr_0" in names, identity, count)
+            return Statistics(path, "arr_0" in names, identity, count, _size(file))
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({explain(error)})") from error
     except DamagedArchive as error:
@@ -121,6 +123,14 @@ def _statistics(path: Path) -> Statistics | None:
 def _counted(file: Npz) -> int:
     """Of how many images the statistics in a file are said to be; 0 where it does not say."""
     return int(file.array(COUNT)) if COUNT in file.names and file.header(COUNT) == _NUMBER else 0
+
+
+def _size(file: Npz) -> tuple[int, int] | None:
+    """Height and width of the images of statistics, of Triptych's own files."""
+    match said(file):
+        case [{"size": [int(high), int(wide)]}, *_]:
+            return high, wide
+    return None
 
 
 def _moments(path: Path, embedder: Embedder, outputs: Sequence[str], device: torch.device) -> dict[str, Moments]:

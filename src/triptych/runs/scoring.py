@@ -6,6 +6,7 @@ cannot be measured does not stop the others.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import time
@@ -20,6 +21,7 @@ import numpy as np
 from triptych.core.errors import ConfigError, DataError, UserError
 from triptych.core.files import write_text
 from triptych.core.given import shown
+from triptych.core.npz import open_npz
 from triptych.core.reading import parsed_json
 from triptych.engine.distributed import World, open_world
 from triptych.engine.progress import Watch, unwatched
@@ -43,7 +45,7 @@ from triptych.runs.metric_names import (
     metric_names,
     needs_reference,
 )
-from triptych.runs.model_images import ImageRequest
+from triptych.runs.model_images import TRAINING, ImageRequest
 from triptych.runs.nearest_pairs import write_pairs
 from triptych.runs.pieces import digest_of
 from triptych.runs.protocol import commit, protocol_of
@@ -148,6 +150,10 @@ def score(
     elif reference is not None or split is not None:
         setting, given = ("reference", reference) if reference is not None else ("split", split)
         raise ConfigError(setting, f"got {given}, but nothing that is measured ({', '.join(wanted.names)}) needs a reference; leave it out")
+    if isinstance(subject, PictureSide):
+        _refuse_settings_of_runs(images, chosen, request, drawn=isinstance(other, RunSide))
+    elif world.is_main and isinstance(subject, RunSide) and getattr(subject.maker, "inputs", None) == TRAINING:
+        warnings.warn("the run has no held-out images: its images are made of those of the training", stacklevel=2)
     _check_sides(subject, other)
     if metrics is None and other is not None and not other.each:
         wanted = Wanted([FRECHET])
@@ -234,6 +240,17 @@ def _subject(
     return PictureSide(open_pictures(images, image_size=image_size), str(images))  # type: ignore[arg-type]  (is_run: no StoredRun)
 
 
+def _refuse_settings_of_runs(images: Any, chosen: Loading, request: ImageRequest, *, drawn: bool) -> None:
+    """Raises ConfigError for what is said of a run's images where these are a set. `drawn`: the reference is a run."""
+    of_weights = {"checkpoint": "latest", "weights": None, "ema_length": None}
+    of_samples = {} if drawn else {"precision": Loading().precision, "seed": ImageRequest().seed}
+    given = {**{name: getattr(chosen, name) for name in (*of_weights, "precision")}, "seed": request.seed}
+    for name, usual in (of_weights | of_samples).items():
+        if given[name] != usual:
+            of = "its reference is taken with the newest weights and its first average" if drawn else "no run makes images here"
+            raise ConfigError(name, f"got {given[name]!r}, but {images} is a set of images, and {of}; leave it out")
+
+
 def _check_sides(subject: Subject, reference: Reference | None) -> None:
     check_sizes(subject, reference)
     if isinstance(subject, PictureSide) and isinstance(reference, PictureSide):
@@ -285,6 +302,8 @@ def _read(place: Path, digest: str) -> Scores | None:
         if document["digest"] != digest:
             return None
         figures = {name: _figure(values) for name, values in document["figures"].items()}
+        arrays = _arrays(place.with_suffix(".npz"))
+        figures = {name: dataclasses.replace(figure, arrays=arrays.get(name, {})) for name, figure in figures.items()}
         return Scores(figures, document["missing"], document["protocol"], document.get("settings", {}), place, already=True)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -294,6 +313,17 @@ def _figure(values: Mapping[str, Any]) -> Figure:
     return Figure(
         float(values["value"]), values["error"], {name: value for name, value in values.items() if name not in ("value", "error")}
     )
+
+
+def _arrays(place: Path) -> dict[str, dict[str, np.ndarray]]:
+    """The numbers by image beside a file of figures, by figure and kind. Raises OSError and ValueError for a damaged file."""
+    found: dict[str, dict[str, np.ndarray]] = {}
+    if place.exists():
+        with open_npz(place) as file:
+            for name in file.names:
+                figure, _, kind = name.rpartition("/")
+                found.setdefault(figure, {})[kind] = file.array(name)
+    return found
 
 
 # Measuring --------------------------------------------------------------------------------------------------------------
@@ -328,7 +358,7 @@ def measured(task: Task, place: Path | None = None) -> Scores:
     looks = [look.look(len(task.subject)) for look in task.looks]
     if task.embedder is not None and task.wanted.of_sets():
         outputs = {output for name in task.wanted.of_sets() for output in SET_METRICS[metric_name(name)].outputs}
-        looks.append(network(task.embedder, task.world.device, outputs))
+        looks.append(network(task.embedder, task.world.device, None if task.subject.kept else outputs))
     found = task.subject.looked_at(looks, world=task.world, progress=task.progress)
     with task.world.patience("measuring"):
         outcomes = task.world.on_main(lambda: dict(_figures(task, found, references)))

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from triptych.core.batch import DataSpec
 from triptych.core.cache import cache_folder
 from triptych.core.errors import ConfigError
 from triptych.engine.distributed import World
@@ -18,8 +17,9 @@ from triptych.engine.run_directory import RunDirectory
 from triptych.evaluation.feature_set import FeatureSet
 from triptych.evaluation.feature_space import Embedder
 from triptych.runs.embedding import Look, looked_at, network, origin
+from triptych.runs.given.classes import Classed
 from triptych.runs.given.data_images import model_reference
-from triptych.runs.given.pictures import Pictures, Split
+from triptych.runs.given.pictures import Pictures, Split, SplitPictures, StoredPictures
 from triptych.runs.loading import Loading
 from triptych.runs.model_images import ImageRequest, ModelImages, maker_of
 from triptych.runs.pieces import digest_of
@@ -54,10 +54,12 @@ class Subject(Side):
 
     labelled: bool = False
     "Whether each image is of a class."
+    kept: bool = True
+    "Whether what is found at the images stays on the disk, for other metrics."
 
     @property
     @abstractmethod
-    def labels_and_spec(self) -> tuple[np.ndarray, DataSpec | None]:
+    def labels_and_classes(self) -> tuple[np.ndarray, Classed | None]:
         """The class of each, int64 (n,), where there are classes; and whose classes these are, None: they go by their numbers."""
 
     @abstractmethod
@@ -113,7 +115,7 @@ class RunSide(Subject, Reference):
         return self._images
 
     @property
-    def labels_and_spec(self) -> tuple[np.ndarray, DataSpec | None]:
+    def labels_and_classes(self) -> tuple[np.ndarray, Classed | None]:
         labels = self.pictures.labels
         assert labels is not None, "labelled"
         return labels, self.pictures.spec
@@ -123,20 +125,20 @@ class RunSide(Subject, Reference):
         return looked_at(self.pictures, looks, out=out, groups_kept=1, world=world, progress=progress)
 
     def features(self, embedder: Embedder, output: str, *, each: bool, world: World, progress: Watch) -> FeatureSet:
-        return FeatureSet(self.looked_at([network(embedder, world.device, (output,))], world=world, progress=progress))
+        return FeatureSet(self.looked_at([network(embedder, world.device)], world=world, progress=progress))
 
 
 class PictureSide(Subject, Reference):
     """Images that lie somewhere."""
 
-    def __init__(self, pictures: Pictures, name: str) -> None:
+    def __init__(self, pictures: StoredPictures | SplitPictures, name: str) -> None:
         self.pictures, self.name = pictures, name
         self.size, self.channels, self.labelled = pictures.size, pictures.channels, pictures.labels is not None
 
     @property
-    def labels_and_spec(self) -> tuple[np.ndarray, DataSpec | None]:
+    def labels_and_classes(self) -> tuple[np.ndarray, Classed | None]:
         assert self.pictures.labels is not None, "labelled"
-        return self.pictures.labels, None
+        return self.pictures.labels, None if self.pictures.class_names is None else self.pictures
 
     def __len__(self) -> int:
         return len(self.pictures)
@@ -156,7 +158,7 @@ class StatisticsSide(Reference):
     """Statistics of a reference, in a file."""
 
     def __init__(self, statistics: Statistics) -> None:
-        self.statistics, self.name, self.each = statistics, str(statistics.path), statistics.has_images
+        self.statistics, self.name, self.each, self.size = statistics, str(statistics.path), statistics.has_images, statistics.size
 
     def __len__(self) -> int:
         return self.statistics.count
@@ -195,7 +197,8 @@ def reference_side(
     if split is not None:
         raise ConfigError("split", f"got {split}, which is of a run's own images, but there is another reference; leave one of the two out")
     if is_run(source):
-        return RunSide(stored_run(source), ImageRequest(seed=request.seed), Loading(precision=loading.precision, device=loading.device))
+        of_its_own = ImageRequest(seed=request.seed + 1)  # two sets of one noise would be alike for that alone
+        return RunSide(stored_run(source), of_its_own, Loading(precision=loading.precision, device=loading.device))
     opened = open_reference(
         source, image_size=image_size, like=None if run is None else run.config.data, channels=None if run is None else subject.channels
     )

@@ -147,10 +147,11 @@ def _of_maps(name: str, subject: Subject, request: SingleRequest, world: World) 
         advice = "keep the images by --keep-samples FOLDER, let a segmenter make their label maps, and name those by --label-maps"
         raise ConfigError("label_maps", f"missing: {advice}")
     folder = Path(request.label_maps)
+    ignored = request.settings.ignore_index is None and (spec.dont_care or spec.blank)
     settings = request.settings.updated(
         {
             "num_classes": request.settings.num_classes or spec.num_classes,
-            "ignore_index": spec.num_classes if request.settings.ignore_index is None and spec.dont_care else request.settings.ignore_index,
+            "ignore_index": spec.num_classes if ignored else request.settings.ignore_index,
         }
     )
     names = png_names(len(subject))
@@ -205,8 +206,8 @@ def _of_classes(name: str, subject: Subject, request: SingleRequest, world: Worl
 
 def _labels(subject: Subject, classifier: ImageClassifier, items: Sequence[int]) -> np.ndarray:
     """The classes of images, as the classifier numbers them."""
-    labels, spec = subject.labels_and_spec
+    labels, classes = subject.labels_and_classes
     own = labels[np.asarray(items)]
-    if spec is None or classifier.spec is None:
+    if classes is None or classifier.spec is None:
         return own
-    return renumbered(spec, classifier.spec, name=subject.name, some=True)[own]
+    return renumbered(classes, classifier.spec, name=subject.name, some=True)[own]

@@ -27,10 +27,11 @@ from triptych.recipes.config import RunConfig
 from triptych.runs.collapse import NEAR_EQUAL, SPREAD, collapse_figures, collapse_news
 from triptych.runs.embedding import GROUP, Look, looked_at, network
 from triptych.runs.given.data_images import model_reference
-from triptych.runs.given.pictures import Pictures, SplitPictures
+from triptych.runs.given.pictures import SplitPictures
 from triptych.runs.loading import Loading, Precision
-from triptych.runs.metric_names import FID, INCEPTION, Wanted, figure_name, metric_names, needs_reference
+from triptych.runs.metric_names import COPIES, FID, INCEPTION, Wanted, figure_name, metric_names, needs_reference
 from triptych.runs.model_images import ImageRequest, ModelImages
+from triptych.runs.pieces import digest_of
 from triptych.runs.protocol import FEW
 from triptych.runs.scoring import Scores, Task, drop_impossible, measured, reference_features
 from triptych.runs.sides import PictureSide, RunSide, check_sizes
@@ -48,7 +49,7 @@ class TrainingScores:
 
     def __init__(self, model: Model, spec: DataSpec, config: RunConfig, directory: RunDirectory, world: World) -> None:
         """Raises ConfigError, DataError or CheckpointError, naming the setting, for what can never be measured; no image is read yet."""
-        self._world, self._directory, self._space = world, directory, config.train.evaluate_features
+        self._world, self._directory, self._config, self._space = world, directory, config, config.train.evaluate_features
         with _named_as_in_training():
             self._names = _checked(config.train)
             self._made = _Made(_Trained(model, spec, config, directory, world), config.train)
@@ -74,7 +75,8 @@ class TrainingScores:
         if train.best_by not in self._names:
             return None
         figure = figure_name(train.best_by, self._embedder)
-        return Criterion(f"{figure} ({self._how()})", figure, 1 if train.best_by in LOWER_IS_BETTER else -1)
+        settings = digest_of([self._made.maker.settings.to_dict(), train.precision])[:8]
+        return Criterion(f"{figure} ({self._how()})", figure, 1 if train.best_by in LOWER_IS_BETTER else -1, settings)
 
     def _how(self) -> str:
         """What a figure depends on besides the weights."""
@@ -88,7 +90,10 @@ class TrainingScores:
         """What is measured, for the log, and what a user lacks for more."""
         lacking = self._space == _ANY and self._embedder is not None and self._embedder.name == WITHOUT_FILE
         advice = '; pip install "triptych[features]" brings a network that has learned' if lacking else ""
-        return f"evaluations: {', '.join([*self._names, NEAR_EQUAL, SPREAD])}; {self._how()}{advice}"
+        every = self._real.available
+        part = len(self._real) < every and COPIES in self._names
+        seen = f"; copies of the {every:,} images are looked for among these alone (evaluate_reference)" if part else ""
+        return f"evaluations: {', '.join([*self._names, NEAR_EQUAL, SPREAD])}; {self._how()}{seen}{advice}"
 
     def prepare(self, progress: Watch) -> None:
         """Looks at the reference, unless the cache has what an earlier look found; `progress` is told of its images."""
@@ -150,7 +155,7 @@ class TrainingScores:
         lines = read_metrics(self._directory.metrics_path)
         before = [{name: line[key] for name in (NEAR_EQUAL, SPREAD) if (key := f"evaluation/{name}") in line} for line in lines]
         usual = 0.0 if self._small is None else near_equal_share(self._small)
-        return collapse_news(now, [each for each in before if each], usual=usual)
+        return collapse_news(now, [each for each in before if each], config=self._config, usual=usual)
 
 
 # Before the training ----------------------------------------------------------------------------------------------------
@@ -216,6 +221,8 @@ class _Trained(StoredRun):
 class _Made(RunSide):
     """What the model makes with its weights of now."""
 
+    kept = False
+
     def __init__(self, run: _Trained, train: TrainConfig) -> None:
         super().__init__(run, ImageRequest(), Loading(precision=cast(Precision, train.precision)))
         self.small = np.zeros((0, 1, 1, 1), np.uint8)
@@ -258,7 +265,7 @@ class _Made(RunSide):
 class _Remembered(PictureSide):
     """The real images; what a network says of them stays in memory, and so does what metrics make of that."""
 
-    def __init__(self, pictures: Pictures, name: str) -> None:
+    def __init__(self, pictures: SplitPictures, name: str) -> None:
         super().__init__(pictures, name)
         self._known: dict[str, FeatureSet] = {}
 

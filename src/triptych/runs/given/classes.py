@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -35,7 +36,21 @@ def labels_of(
     return labels
 
 
-def renumbered(theirs: DataSpec | Collection, ours: DataSpec, *, name: str, some: bool = False) -> np.ndarray:
+class Classed(Protocol):
+    """Something that has classes."""
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Of each class; None: they have numbers alone."""
+        ...
+
+    @property
+    def num_classes(self) -> int | None:
+        """How many there are; None: none."""
+        ...
+
+
+def renumbered(theirs: Classed, ours: DataSpec, *, name: str, some: bool = False) -> np.ndarray:
     """The label of `ours` for each class of `theirs`, by name where both have names: int64 (classes,).
 
     `some`: a part of the classes will do. Raises DataError where the classes differ; `name` says in the message whose they are.

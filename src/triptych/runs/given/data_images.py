@@ -89,9 +89,8 @@ def model_reference(
     wanted = {"train": [data.train], "validation": [data.validation], "all": [data.train, data.validation]}[split]
     name = f"{_SPLITS[split]} of {config.path or 'the built-in digits'}"
     sets = [_target(images, settings) for images in wanted if images is not None]
-    return SplitPictures(
-        name, config, split, [images if most is None or len(images) <= most else Spread(images, most) for images in sets], data.spec
-    )
+    some = [images if most is None or len(images) <= most else Spread(images, most) for images in sets]
+    return SplitPictures(name, config, split, some, data.spec, available=sum(map(len, sets)))
 
 
 def contents(images: ImageSet) -> str:

@@ -29,7 +29,7 @@ from triptych.data.dataset_json import file_classes
 from triptych.data.decode import header_and_colours
 from triptych.data.files import KINDS, Files, Folder, is_image
 from triptych.data.images import ImageSet
-from triptych.data.naming import LABELS, pairs_warning, parsed
+from triptych.data.naming import LABELS, Classes, pairs_warning, parsed
 from triptych.data.patterns import exists
 from triptych.data.source import FILES, open_files, open_pixels, recognised
 from triptych.data.stored import Stored, named, read
@@ -94,7 +94,7 @@ def open_pictures(
     if not exists(place):
         raise DataError(f"{place}: does not exist; expected a folder, .zip, .tar, .npz or .npy of images")
     cut = _asked(image_size, like)
-    kind, items, labels, notes = _opened(place, side=_FULL_SIZE if cut is None else min(cut.height_and_width))
+    kind, items, classes, notes = _opened(place, side=_FULL_SIZE if cut is None else min(cut.height_and_width))
     if not len(items):
         raise DataError(f"{place}: holds no images ({KINDS} are looked for, in sub-folders too)")
     if len(items) < least:
@@ -123,7 +123,8 @@ def open_pictures(
     }
     if found.altered and not colours.as_stored:
         identity["colours"] = dataclasses.asdict(colours)
-    return StoredPictures(items, spec, cut, identity, labels, notes)
+    labels, class_names = (None, None) if classes is None else (classes.labels, None if classes.numbered else classes.names)
+    return StoredPictures(items, spec, cut, identity, labels, class_names, notes)
 
 
 class _Stored(Stored, Protocol):
@@ -141,6 +142,7 @@ class StoredPictures:
     cut: Cut
     identity: dict[str, Any]
     labels: np.ndarray | None
+    class_names: tuple[str, ...] | None
     notes: tuple[str, ...]
     "What is to be said of the files: those that were passed over, and what looks like a mistake."
 
@@ -157,6 +159,11 @@ class StoredPictures:
         """1 (grey) or 3 (RGB)."""
         return self.spec.channels or 3
 
+    @property
+    def num_classes(self) -> int | None:
+        """How many have names."""
+        return None if self.class_names is None else len(self.class_names)
+
     def images(self, items: Sequence[int]) -> np.ndarray:
         """Some of them, uint8 (b, h, w, c). Raises DataError naming the file."""
         return np.stack([read(self.items, int(k), self.spec, lambda size, where: self.cut)[1] for k in items])
@@ -165,14 +172,19 @@ class StoredPictures:
 class SplitPictures:
     """Sets of images of a training, end to end; none of them mirrored or varied."""
 
-    def __init__(self, name: str, data: DataConfig, split: Split, sets: Sequence[ImageSet], spec: DataSpec) -> None:
+    def __init__(
+        self, name: str, data: DataConfig, split: Split, sets: Sequence[ImageSet], spec: DataSpec, *, available: int | None = None
+    ) -> None:
+        """`available`: images that there are, where these are a part of them."""
         self.name = name
         "What messages call them."
         self._data, self._split, self._sets, self._spec = data, split, sets, spec
         self._ends = np.cumsum([len(images) for images in sets])
         labels = [images.labels for images in sets if images.labels is not None]
         self.labels = np.concatenate(labels) if len(labels) == len(sets) else None
-        self.class_names = spec.class_names
+        self.class_names, self.num_classes = spec.class_names, spec.num_classes
+        self.available = len(self) if available is None else available
+        "Images that there are, of which these may be a part."
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -301,35 +313,38 @@ class _Parts:
         return self._parts[part], k - int(self._ends[part]) + len(self._parts[part])
 
 
-def _opened(path: Path, *, side: int) -> tuple[str, _Stored, np.ndarray | None, tuple[str, ...]]:
-    """The kind of what lies at a path, all its images, their labels, and what is to be said of them."""
+def _opened(path: Path, *, side: int) -> tuple[str, _Stored, Classes | None, tuple[str, ...]]:
+    """The kind of what lies at a path, all its images, their classes, and what is to be said of them."""
     kind = "file" if is_image(path.name) and path.is_file() else recognised(path)
     if kind in ("file", *FILES):
         files = Folder(path.parent, [path.name]) if kind == "file" else open_files(path, kind)[0]
         names = list(files.names)
-        labels, unlabelled = _labels(files, names)
+        classes, unlabelled = _classes(files, names)
         notes = (
             *files.notes,
             *unlabelled,
             *pairs_warning(names, str(path), consequence="be counted as images too: give the folder of the photos alone"),
         )
-        return kind, _FileItems(files), labels, notes
+        return kind, _FileItems(files), classes, notes
     if kind == "arrays":
         rows, labels = image_rows(path)
-        return kind, _Rows(rows, str(path)), labels, ()
+        return kind, _Rows(rows, str(path)), _numbered(labels), ()
     found = [part for part in _published(path, kind, side=side) if part is not None]
     labelled = [part.labels for part in found if part.labels is not None]
     parts = _Parts([_Rows(local(part.pixels), f"{path}/{part.name}") if isinstance(part, Arrays) else part for part in found])
-    return kind, parts, np.concatenate(labelled) if len(labelled) == len(found) else None, ()
+    return kind, parts, _numbered(np.concatenate(labelled) if len(labelled) == len(found) else None), ()
 
 
-def _labels(files: Files, names: list[str]) -> tuple[np.ndarray | None, tuple[str, ...]]:
+def _classes(files: Files, names: list[str]) -> tuple[Classes | None, tuple[str, ...]]:
     """The classes of files, and why there are none where there should be some."""
     try:
-        classes = file_classes(files, parsed(names), scheme="auto")
+        return file_classes(files, parsed(names), scheme="auto"), ()
     except DataError as error:
         return None, (f"warning: {error.reason}; so the images have no labels",)
-    return None if classes is None else classes.labels, ()
+
+
+def _numbered(labels: np.ndarray | None) -> Classes | None:
+    return None if labels is None else Classes(labels, (), numbered=True)
 
 
 def _published(path: Path, kind: Source, *, side: int) -> tuple[Arrays | Records | None, ...]:
