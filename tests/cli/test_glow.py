@@ -64,7 +64,7 @@ def test_the_defaults_are_the_originals() -> None:
     assert config.train.total_images == 999_999 * epoch and config.log.every == epoch
     assert (config.train.validate_every, config.train.checkpoint_every, config.train.sample_every) == (50 * epoch,) * 3
     assert (config.train.validate_images, config.train.sample_count, config.train.seed) == (10_000, 100, 0)
-    assert (config.train.precision, config.optim.clip_norm) == ("float32", None)
+    assert (config.train.precision, config.train.compile, config.optim.clip_norm) == ("float32", "off", None)
 
 
 def test_every_training_flag_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_the_rate_of_averages_stays_below_1() -> None:
         ("--data_dir x --depth deep", "--depth: got 'deep', expected a whole number"),
         ("--data_dir x --depth", "--depth: the value is missing"),
         ("--data_dir x --depth 0", "--depth: got 0, expected at least 1"),
-        ("--data_dir x --n_levels 0", "--n_levels: got 0, expected at least 1"),
+        ("--data_dir x --n_levels 0", "--n_levels: got 0, expected 1 to 16"),
         ("--data_dir x --n_bits_x 9", "--n_bits_x: got 9, expected 1 to 8"),
         ("--data_dir x --learntop yes", "flags: unexpected 'yes'; flags are given as --name value"),
         ("--data_dir x --learntop=False", "--learntop: got 'False', but this flag takes no value"),
@@ -195,7 +195,7 @@ def test_the_rate_of_averages_stays_below_1() -> None:
             "--data_dir x --image_size 36 --epochs 2",
             "--n_levels: got 3 for images of 36 pixels (--image_size), which have to be a multiple of",
         ),
-        ("--data_dir x --n_levels 99999999999 --epochs 2", "--n_levels: got 99999999999 for images of 32 pixels"),
+        ("--data_dir x --n_levels 99999999999 --epochs 2", "--n_levels: got 99999999999, expected 1 to 16"),
         (
             "--data_dir x --inference --n_test 0",
             "--n_test: got 0, expected at least 1 with --inference, or -1 for the number of the problem",

@@ -84,6 +84,9 @@ def test_specs_go_to_documents_and_back():
         ({"kind": "classes"}, "num_classes: got None, expected a number"),
         ({"kind": "instances", "channels": 1}, "channels: got 1, expected .*nothing"),
         ({"kind": "instances", "num_classes": 3}, "num_classes: got 3, expected .*nothing"),
+        ({"kind": "classes", "num_classes": 3, "dont_care": True, "blank": True}, "blank: got True, .*without dont_care"),
+        ({"kind": "instances", "blank": True}, "blank: got True, expected false but for classes"),
+        ({"kind": "instances", "nearest": True}, "nearest: got True, expected false but for images"),
     ],
 )
 def test_inputs_that_cannot_be(wrong, message):

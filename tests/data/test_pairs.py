@@ -21,9 +21,11 @@ from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, DataError
 from triptych.data.config import DataConfig
+from triptych.data.cut import Cut
 from triptych.data.database import open_database
 from triptych.data.loader import evaluation_batches
 from triptych.data.pairs import PairedDataConfig
+from triptych.gans.label_maps import LabelMaps
 from triptych.recipes.catalogue import load_recipe
 from triptych.recipes.config import RunConfig
 
@@ -108,6 +110,38 @@ def test_pixels_of_no_class(tmp_path):
     images = only_maps(tmp_path, dont_care=True).train
     assert np.unique(images.batch(np.array([3])).inputs["labels"]).tolist() == [0, 2]
     assert 200 not in np.unique(images.batch(np.arange(COUNT)).inputs["labels"])
+
+
+def test_pixels_of_no_class_may_have_no_channel(tmp_path):
+    write_pairs(tmp_path)
+    numbers = np.ones((16, 24), dtype=np.uint8)
+    numbers[:, :12] = 200
+    write(tmp_path / "labels" / "drive" / "3.png", as_map(numbers))
+    data = only_maps(tmp_path, blank=True)
+    assert data.spec.inputs == (InputSpec(name="labels", kind="classes", num_classes=2, blank=True),)
+    labels = LabelMaps(data.spec.inputs)
+    maps = torch.from_numpy(data.train.batch(np.array([3])).inputs["labels"])
+    assert labels.channels == 2 and maps.unique().tolist() == [1, 2]
+    torch.testing.assert_close(labels({"labels": maps}), torch.stack([torch.zeros(1, 8, 12), (maps == 1).float()], dim=1))
+
+
+def test_conditions_may_be_resized_to_the_nearest_pixel(tmp_path):
+    for crop in ("center", "random"):
+        data = opened(write_pairs(tmp_path), crop=crop, nearest=("edges",), image_size=11, width=15, enlarge=True)
+        assert [spec.nearest for spec in data.spec.inputs] == [False, False, True, False]
+        drawn = data.train.batch(np.arange(COUNT), np.arange(COUNT), seed=3)
+        assert set(np.unique(drawn.inputs["edges"])) == {0, 255} and len(np.unique(drawn.inputs["night"])) > 2
+        np.testing.assert_array_equal(drawn.inputs["edges"][..., 0], 255 * drawn.inputs["labels"], err_msg="as a map of the same pixels")
+
+
+def test_nearest_pixels_of_arrays_and_of_turned_files():
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 8, 3), dtype=np.uint8)
+    cut = Cut(6, 4)
+    expected = pixels[1::2, 1::2]
+    np.testing.assert_array_equal(cut.nearest(pixels, 3), expected)
+    np.testing.assert_array_equal(cut.nearest(encoded(pixels), 3), expected)
+    np.testing.assert_array_equal(cut.nearest(pixels[..., :1], 3), expected[..., :1].repeat(3, axis=-1))
+    assert cut.nearest(encoded(pixels), 1).shape == (6, 4, 1)
 
 
 # Layouts
@@ -343,6 +377,8 @@ def test_folders_that_are_missing(tmp_path):
         ({"labels": "prefix"}, "labels: got 'prefix'"),
         ({"scale": 0.2}, "scale: got 0.2, expected nothing, unless data.crop is random"),
         ({"scale": -0.2, "crop": "random"}, "scale: got -0.2, expected 0 to 8"),
+        ({"nearest": ("edges", "labels")}, "nearest: got edges, labels, expected some of data.conditions"),
+        ({"blank": True, "dont_care": True}, "blank: got True, expected false with data.dont_care"),
         ({"jitter": 1.0}, "jitter: got 1.0, expected 0 or more and below 1"),
     ],
 )

@@ -83,3 +83,14 @@ def test_published_keys_and_shapes(size: int, parameters: int, schedule: str) ->
     assert not list(model.buffers())
     assert model.process.config.schedule == schedule and model.process.steps == 1000
     assert recipe.data.image_size == size
+
+
+@pytest.mark.parametrize(
+    ("size", "steps", "batch_size", "learning_rate", "weight_decay"),
+    [(64, 300_000, 1024, 6e-4, 0.2), (128, 300_000, 256, 3e-4, 0.05), (256, 500_000, 256, 3e-4, 0.05), (512, 500_000, 256, 3e-4, 0.05)],
+)
+def test_published_training(size: int, steps: int, batch_size: int, learning_rate: float, weight_decay: float) -> None:
+    """Dhariwal and Nichol 2021, Table 12."""
+    recipe = getattr(classifiers, f"classifier_imagenet{size}")()
+    assert (recipe.train.total_images, recipe.train.batch_size) == (steps * batch_size, batch_size)
+    assert (recipe.optim.learning_rate, recipe.optim.weight_decay, recipe.optim.schedule) == (learning_rate, weight_decay, "linear")

@@ -248,6 +248,8 @@ def test_guidance_that_there_is_nothing_for() -> None:
         made().sample(rng(1), labels=torch.tensor([0]), settings=LevelSamplingConfig(guidance_interval=(0.0, 1.0)))
     with pytest.raises(ConfigError, match=r"sampling\.guidance_scale"):
         KnownConfig(sampling=LevelSamplingConfig(guidance_scale=2.0))
+    with pytest.raises(ConfigError, match=r"sampling\.guidance_interval: got 0\.0, 1\.0, expected nothing with guidance_scale 1; the in"):
+        KnownConfig(sampling=LevelSamplingConfig(guidance_interval=(0.0, 1.0)))
     with pytest.raises(ConfigError, match="8 pixels, this model.s 4"):
         made().guided_with(made(DataSpec(image_size=8, channels=1, num_classes=3)))
 

@@ -284,7 +284,7 @@ def test_every_sampler_goes_by_the_classifier(sampler: SamplerName) -> None:
     assert asked == inside and inside
 
 
-@pytest.mark.parametrize("sampler", sorted(SOLVERS))
+@pytest.mark.parametrize("sampler", ["ddim", *sorted(SOLVERS)])
 def test_a_score_of_pure_noise_does_not_throw_a_solver_out(sampler: SamplerName) -> None:
     """x_0 moves by sigma^2 / sqrt(1 + sigma^2) times the score: 20,000 times, where the cosine schedule ends and no image is left."""
     process, _, labels, rng = mixture(64)
@@ -431,6 +431,13 @@ def test_guidance_that_there_is_nothing_for() -> None:
     # The grids of the training would fail, hours later.
     with pytest.raises(ConfigError, match=r"sampling\.guidance_scale: got 2\.0, expected 1 in a model without label_dropout"):
         adm(sampling=SamplingConfig(guidance_scale=2.0))
+    interval = (0.5, 2.0)
+    with pytest.raises(ConfigError) as raised:
+        adm(label_dropout=0.1, sampling=SamplingConfig(guidance_interval=interval))
+    advice = "expected nothing with guidance_scale 1; the interval of a guide is given when sampling"
+    assert str(raised.value) == f"sampling.guidance_interval: got 0.5, 2.0, {advice}"
+    both = SamplingConfig(guidance_scale=2.0, guidance_interval=interval)
+    assert adm(label_dropout=0.1, sampling=both).sampling.guidance_interval == interval
     assert adm(label_dropout=0.1, sampling=SamplingConfig(guidance_scale=2.0)).sampling.guidance_scale == 2.0
     for name, value, message in (("guidance_scale", -1.0, "0 or more"), ("guidance_interval", (2.0, 1.0), "the smaller one first")):
         with pytest.raises(ConfigError, match=message):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from triptych.core.batch import Batch, DataSpec
 from triptych.core.errors import ConfigError
-from triptych.core.model import Sampler, Upsampler, seeded_build
+from triptych.core.model import Guidable, Sampler, Upsampler, seeded_build
 from triptych.core.rng import Rng
 from triptych.diffusion.gaussian import GaussianConfig
 from triptych.diffusion.model import SamplingConfig
@@ -130,8 +130,15 @@ def test_colours_and_sizes() -> None:
 def test_guidance_without_labels() -> None:
     plain, guided = model(), model(label_dropout=0.1)
     batch = small_batch()
-    with pytest.raises(ConfigError, match="guidance_scale: got 2.0, but this model was not trained with model.label_dropout"):
+    # No other model leads an upsampler, so that none is advised.
+    needed = r"guidance_scale: got 2\.0, but this model was not trained with model\.label_dropout, .* needs; give 1$"
+    with pytest.raises(ConfigError, match=needed):
         upsampled(plain, batch, guidance_scale=2.0)
+    with pytest.raises(ConfigError, match=r"guidance_interval: got 0\.5, 2\.0, but nothing guides; give a guidance_scale other than 1$"):
+        upsampled(guided, batch, guidance_interval=(0.5, 2.0))
+    with pytest.raises(ConfigError, match=r"sampling\.guidance_scale: got 2\.0, expected 1 in a model without label_dropout$"):
+        config(sampling=SamplingConfig(guidance_scale=2.0))
+    assert not isinstance(plain, Guidable) and not plain.config.guidable
     assert not torch.allclose(upsampled(guided, batch, guidance_scale=2.0), upsampled(guided, batch), atol=1e-3)
 
 

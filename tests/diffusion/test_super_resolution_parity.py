@@ -122,3 +122,10 @@ def test_published_keys_and_shapes(recipe: str, published: str, parameters: int)
     assert len(shapes) == known["keys"]
     assert sum(p.numel() for p in model.parameters()) == parameters
     assert hashlib.sha256(json.dumps(shapes).encode()).hexdigest() == known["sha256"]
+
+
+@pytest.mark.parametrize(("recipe", "steps"), [("adm-upsample-64-256", 500_000), ("adm-upsample-128-512", 1_050_000)])
+def test_published_training(recipe: str, steps: int) -> None:
+    """Dhariwal and Nichol 2021, Table 13."""
+    config = load_recipe(recipe)
+    assert (config.train.total_images, config.train.batch_size, config.optim.learning_rate) == (steps * 256, 256, 1e-4)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from triptych.core.rng import Rng
@@ -51,6 +52,20 @@ def test_probabilities_are_those_of_the_paper() -> None:
     torch.testing.assert_close(sampler.probabilities(), expected, atol=1e-7, rtol=0)
     t, _ = sampler.draw(rng(50_000))
     torch.testing.assert_close(torch.bincount(t, minlength=20) / 50_000, expected.float(), atol=0.005, rtol=0)
+
+
+def test_draws_sum_whole_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose sums have an order on a GPU, where PyTorch refuses those of others; the draws are those of the probabilities all the same."""
+    sampler, _ = warmed()
+    ends, plain = sampler.probabilities().cumsum(0), torch.Tensor.cumsum
+    expected = torch.searchsorted(ends, rng(1_000).uniform("t").double(), right=True)
+
+    def whole(x: torch.Tensor, dim: int) -> torch.Tensor:
+        assert not x.is_floating_point()
+        return plain(x, dim)
+
+    monkeypatch.setattr(torch.Tensor, "cumsum", whole)
+    assert torch.equal(sampler.draw(rng(1_000))[0], expected)
 
 
 def test_weights_make_the_mean_unbiased() -> None:

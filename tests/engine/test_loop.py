@@ -527,11 +527,13 @@ def test_groups_of_samples_stay_together(tmp_path):
     make_loop(model, tmp_path / "run", microbatch=4)
     with pytest.raises(ConfigError, match=r"train.microbatch: got 6, expected a multiple of 4"):
         make_loop(model, tmp_path / "run", microbatch=6)
-    with pytest.raises(ConfigError, match=r"train.batch_size: got 6, expected a multiple of 4: groups of 4 images are"):
+    with pytest.raises(ConfigError, match=r"train.batch_size: got 6, expected a multiple of 4: the model takes images in groups of 4$"):
         make_loop(model, tmp_path / "run", batch_size=6)
     world = World(0, 3, torch.device("cpu"))
     refuse_impossible(model, TrainConfig(total_images=1, batch_size=24), world)
-    with pytest.raises(ConfigError, match=r"train.batch_size: got 16, expected a multiple of 12: groups of 4 images in each of 3"):
+    with pytest.raises(
+        ConfigError, match=r"train.batch_size: got 16, expected a multiple of 12: the model takes .* groups of 4 in each of 3 p"
+    ):
         refuse_impossible(model, TrainConfig(total_images=1, batch_size=16), world)
 
 

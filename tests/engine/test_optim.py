@@ -15,7 +15,7 @@ from triptych.core.ramp import Ramp
 from triptych.engine import optim
 from triptych.engine.config import AverageConfig, OptimConfig, PhaseOptimConfig, TrainConfig
 from triptych.engine.optim import assert_same_layout, load_optimizer_state, make_optimizer, optimizer_state
-from triptych.engine.schedule import StepSettings, refuse_unknown_phases, scheduled_rate, step_settings
+from triptych.engine.schedule import StepSettings, refuse_unknown_phases, scheduled_rate, step_settings, without_effect
 
 CPU = torch.device("cpu")
 
@@ -85,6 +85,61 @@ def test_a_phase_has_settings_of_its_own_that_may_change_over_the_run():
         assert vars(second) == pytest.approx(vars(StepSettings(falling * warm, 0.0, beta2, 1e-8, 0.0, 5.0)))
     assert step_settings(OptimConfig(), PHASES[1], TrainingProgress(0, 10, 1000)) == StepSettings(1e-4, 0.9, 0.999, 1e-8, 0.0, None)
     assert OptimConfig.from_dict(optim.to_dict()) == optim
+
+
+def of_phases(*phases: PhaseOptimConfig, images_seen: int = 0, learning_rate: float = 0.5) -> list[tuple[float, float]]:
+    """The learning rate, without the model's own factor, and beta2, in both phases."""
+    optim = OptimConfig(learning_rate=learning_rate, betas=(0.0, 0.81), phases=phases)
+    steps = [step_settings(optim, phase, TrainingProgress(images_seen, 10, 1000)) for phase in PHASES]
+    return [(step.learning_rate / phase.rate, step.beta2) for phase, step in zip(PHASES, steps, strict=True)]
+
+
+def test_a_phase_may_follow_the_learning_rate_and_beta2_of_the_section():
+    lazy = PhaseOptimConfig(phase="discriminator", rate_factor=0.75, beta2_power=0.5)
+    falling = PhaseOptimConfig(phase="generator", rate_factor=Ramp(start=1.0, end=0.2, images=100, shape="linear"))
+    for rate in (0.5, 2.0):
+        for images_seen, factor in ((0, 1.0), (50, 0.6), (100, 0.2), (300, 0.2)):
+            found = of_phases(lazy, falling, images_seen=images_seen, learning_rate=rate)
+            assert found == [pytest.approx((0.75 * rate, 0.9)), pytest.approx((factor * rate, 0.81))]
+    assert of_phases(PhaseOptimConfig(beta2_power=Ramp(start=0.5, end=2.0, images=10)), images_seen=10)[0][1] == pytest.approx(0.6561)
+    optim = OptimConfig(phases=(lazy, falling))
+    assert OptimConfig.from_dict(optim.to_dict()) == optim
+
+
+def test_what_a_phase_says_last_of_its_rate_counts():
+    """As a factor or as a number; and so for beta2."""
+    one, other = PhaseOptimConfig(learning_rate=3.0, beta2=0.1), PhaseOptimConfig(rate_factor=0.5, beta2_power=0.5)
+    assert of_phases(one, other) == [pytest.approx((0.25, 0.9))] * 2
+    assert of_phases(other, one) == [pytest.approx((3.0, 0.1))] * 2
+    assert of_phases(other, PhaseOptimConfig(rate_factor=2.0), PhaseOptimConfig(eps=1.0)) == [pytest.approx((1.0, 0.9))] * 2
+
+
+def test_a_ramp_of_factors_ends_at_the_product():
+    """As the ramp of the rates themselves does, to the last bit."""
+    factors, rates = Ramp(start=1.0, end=0.2, images=70), Ramp(start=1e-3, end=2e-4, images=70)
+    for images_seen in (0, 1, 23, 69, 70, 99):
+        step = [
+            of_phases(change, images_seen=images_seen, learning_rate=1e-3)
+            for change in (PhaseOptimConfig(rate_factor=factors), PhaseOptimConfig(learning_rate=rates))
+        ]
+        assert step[0] == step[1]
+
+
+def test_numbers_of_the_section_that_do_nothing_are_named():
+    rate, beta2 = PhaseOptimConfig(phase="discriminator", learning_rate=0.3), PhaseOptimConfig(beta2=Ramp(start=0.9, end=0.99, images=8))
+
+    def said(*phases: PhaseOptimConfig, **settings: float | tuple[float, float] | None) -> list[str]:
+        return list(without_effect(OptimConfig(**({"betas": (0.0, 0.9)} | settings), phases=phases), PHASES))
+
+    assert said(beta2, PhaseOptimConfig(rate_factor=0.5, beta1=0.0), clip_norm=None) == []
+    assert said(PhaseOptimConfig(clip_norm=1.0), PhaseOptimConfig(phase="penalty", learning_rate=0.3)) == []
+    assert said(rate, learning_rate=0.25) == [
+        "optim.learning_rate, 0.25, does nothing in discriminator: optim.phases has another learning_rate there"
+    ]
+    assert said(rate, PhaseOptimConfig(rate_factor=0.5)) == []
+    assert said(beta2, betas=(0.0, 0.95)) == [
+        "the second of optim.betas, 0.95, does nothing in discriminator, generator: optim.phases has another beta2 there"
+    ]
 
 
 def test_phases_that_the_model_lacks_are_refused():
@@ -258,6 +313,10 @@ def averaging(*averages: AverageConfig) -> TrainConfig:
         (lambda: OptimConfig(betas=(0.9, 1.0)), "betas: got"),
         (lambda: PhaseOptimConfig(beta2=Ramp(start=0.9, end=1.0, images=8)), "beta2: got .* expected from 0 to below 1"),
         (lambda: PhaseOptimConfig(eps=0.0), "eps: got 0.0, expected a positive number"),
+        (lambda: PhaseOptimConfig(rate_factor=Ramp(start=1, end=0, images=8)), "rate_factor: got .* expected a positive number"),
+        (lambda: PhaseOptimConfig(rate_factor=0.5, learning_rate=0.1), "rate_factor: got 0.5, expected nothing beside learning_rate"),
+        (lambda: PhaseOptimConfig(beta2_power=0.0), "beta2_power: got 0.0, expected a positive number"),
+        (lambda: PhaseOptimConfig(beta2_power=0.5, beta2=0.9), "beta2_power: got 0.5, expected nothing beside beta2"),
         (lambda: PhaseOptimConfig(weight_decay=-1.0), "weight_decay: got -1.0, expected 0 or more"),
         (lambda: Ramp(start=0.0, end=1.0, images=0), "images: got 0, expected at least 1"),
         (lambda: OptimConfig(schedule="step"), "decay_every: got None, expected a number of images with schedule step"),
@@ -276,7 +335,7 @@ def test_settings_out_of_range(make, message):
 
 def test_a_file_of_settings_is_told_what_a_table_holds():
     optim = OptimConfig()
-    with pytest.raises(ConfigError, match=r"^phases: got 5, expected a list of a table \(phase, learning_rate, beta1, .*\)$"):
+    with pytest.raises(ConfigError, match=r"^phases: got 5, expected a list of a table \(phase, learning_rate, rate_factor, beta1, .*\)$"):
         optim.updated({"phases": 5})
     with pytest.raises(
         ConfigError, match=r"^phases\[0\]\.beta1: got 'x', expected a number or a table \(start, end, images, shape\) or nothing$"

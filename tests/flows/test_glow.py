@@ -369,7 +369,8 @@ def test_the_layer_that_fails_is_named(layer, reason) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"levels": 0}, "levels: got 0, expected at least 1"),
+        ({"levels": 0}, "levels: got 0, expected 1 to 16"),
+        ({"levels": 15_000}, "levels: got 15000, expected 1 to 16"),
         ({"depth": 0}, "depth: got 0"),
         ({"bits": 9}, "bits: got 9, expected 1 to 8"),
         ({"init_images": 1}, "init_images: got 1"),

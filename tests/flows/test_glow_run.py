@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from tests.contract.shrink import shrunk
-from triptych.flows.glow import GlowSamplingConfig
+from triptych.core.batch import Batch
+from triptych.core.errors import ConfigError
+from triptych.core.rng import Rng
+from triptych.flows.glow import Glow, GlowSamplingConfig
 from triptych.runs import Run, train
 from triptych.runs.sampling import write_samples
 
@@ -53,3 +58,27 @@ def test_evaluate(run) -> None:
     for report in (whole, parts):
         assert 1 < report.figures["bits-per-dim"]["bits_per_dim"] < 20 and report.figures["bits-per-dim"]["standard_error"] > 0
     assert whole.figures["bits-per-dim"]["bits_per_dim"] == pytest.approx(parts.figures["bits-per-dim"]["bits_per_dim"], abs=1e-5)
+
+
+def test_first_images_that_do_not_fit_into_memory_name_their_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They go through the flow all at once; with fewer of them the same run begins."""
+    initialize = Glow.initialize
+
+    def bounded(model: Glow, batch: Batch, rng: Rng) -> None:
+        if len(batch) > 8:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        if len(batch) < 4:
+            raise RuntimeError("not of memory")
+        initialize(model, batch, rng)
+
+    monkeypatch.setattr(Glow, "initialize", bounded)
+
+    def config(count: int):
+        return shrunk("glow-digits").updated({"model": {"init_images": count}, "train": {"sample_count": 0, "validate_images": 0}})
+
+    reason = r"^model\.init_images: got 9, which do not fit into memory at once \(CUDA out of .*\); give fewer$"
+    with pytest.raises(ConfigError, match=reason):
+        train(config(9), tmp_path / "run", device="cpu")
+    with pytest.raises(RuntimeError, match="not of memory"):
+        train(config(3), tmp_path / "run", device="cpu")
+    assert train(config(8), tmp_path / "run", device="cpu").checkpoints()

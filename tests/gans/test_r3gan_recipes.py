@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 from triptych.core.batch import DataSpec
-from triptych.core.model import TrainingProgress
-from triptych.core.ramp import value_at
+from triptych.core.model import Phase, TrainingProgress
+from triptych.core.ramp import Ramp, value_at
+from triptych.engine.config import OptimConfig, PhaseOptimConfig
 from triptych.engine.schedule import step_settings
 from triptych.gans.ada import ADAConfig
 from triptych.gans.r3gan import R3GANConfig
@@ -62,6 +64,34 @@ def test_published_settings(name: str) -> None:
         # The average of the paper: 0.5^(batch / half-life), and the weights themselves at first.
         rate = 0.5 ** (row.batch / (1e6 * way * row.half_life)) if way else 0
         assert average.rate_at(seen, images=2 * row.batch) == pytest.approx(rate)
+
+
+RATES = {name: (2e-4, 5e-5, round(2e6 * row.burn_in)) for name, row in TABLE.items()}
+RATES |= {"r3gan-digits": (1e-3, 2e-4, 50_000), "r3gan-mnist": (1e-3, 2e-4, 50_000), "r3gan-photos64": (2e-4, 5e-5, 4_000_000)}
+"""The first and the last learning rate of each recipe, and the images seen between them."""
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_the_learning_rate_is_that_of_both_networks(name: str) -> None:
+    """To the last bit what the ramp of the rates themselves, as earlier versions wrote it, gives; a flag scales it in both phases."""
+    optim, (start, end, images) = load_recipe(name).optim, RATES[name]
+    absolute = PhaseOptimConfig(learning_rate=Ramp(start=start, end=end, images=images), beta2=Ramp(start=0.9, end=0.99, images=images))
+    written = {"name": "adam", "learning_rate": start, "betas": [0.0, 0.9], "phases": [absolute.to_dict()]}
+    lower = replace(optim, learning_rate=optim.learning_rate / 8)
+    for phase in (Phase("discriminator", ("discriminator",)), Phase("generator", ("generator",))):
+        for seen in (0, 1, images // 3, images - 1, images, 2 * images):
+            progress = TrainingProgress(images_seen=seen, iteration_images=512, total_images=10**9)
+            step = step_settings(optim, phase, progress)
+            assert step == step_settings(OptimConfig.from_dict(written), phase, progress)
+            assert step_settings(lower, phase, progress) == replace(step, learning_rate=step.learning_rate / 8)
+    assert {setting for each in optim.phases for setting, value in each.to_dict().items() if value is not None} == {"rate_factor", "beta2"}
+
+
+def test_published_recipes_learn_all_images() -> None:
+    """Those of sets with test images of their own hold out these, and the small ones a twentieth."""
+    fractions = {name: load_recipe(name).data.validation_fraction for name in RATES}
+    assert {name for name, fraction in fractions.items() if fraction == 0} == {name for name in TABLE if "cifar10" not in name}
+    assert set(fractions.values()) == {0.0, 0.05}
 
 
 @pytest.mark.parametrize("name", TABLE)

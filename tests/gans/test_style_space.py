@@ -16,7 +16,7 @@ from triptych.core.errors import ConfigError
 from triptych.core.model import ComparesFeatures, Encoder, LatentSampler, Styled
 from triptych.core.rng import Rng
 from triptych.gans.perceptual import PerceptualConfig, PerceptualLoss
-from triptych.gans.projection import ProjectionConfig, distance_from, projected, rate, reduced, structure
+from triptych.gans.projection import ProjectionConfig, distance_from, projected, rate, reduced, reduced_side, structure
 from triptych.gans.stylegan2 import StyleGAN2, StyleGAN2Config, StyleGAN2Sampling
 from triptych.nn.feature_networks import required_tensors
 
@@ -214,6 +214,16 @@ def test_pixels_or_features() -> None:
     deep = ProjectionConfig(distance="features", perceptual=PerceptualConfig(network="alexnet"))
     with pytest.raises(ConfigError, match=r"layers: at the last of 1 scales images have 16x16 pixels, too few for relu_5 of alexnet"):
         made.encoding_networks(deep)
+
+
+def test_large_images_are_looked_at_reduced() -> None:
+    """The network has to fit the images of 256 pixels that are compared, and not those of 512."""
+    made = StyleGAN2Config().shrunk().build(DataSpec(image_size=512, channels=1))
+    assert reduced(torch.zeros(1, 1, 512, 512)).shape[2] == reduced_side(512) == reduced_side(256) == 256
+    deep = PerceptualConfig(network="alexnet", num_scales=5)
+    with pytest.raises(ConfigError, match=r"layers: at the last of 5 scales images have 16x16 pixels, too few for relu_5 of alexnet"):
+        made.encoding_networks(ProjectionConfig(perceptual=deep))
+    made.encoding_networks(ProjectionConfig(perceptual=replace(deep, num_scales=4)))
 
 
 def test_the_deviation_of_w() -> None:

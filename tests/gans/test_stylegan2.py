@@ -14,17 +14,17 @@ from torch import Tensor
 from tests.engine.toys import START
 from triptych.core.batch import Batch, DataSpec
 from triptych.core.errors import ConfigError
-from triptych.core.model import LossTerms, Phase
+from triptych.core.model import LossTerms, Phase, TrainingProgress
 from triptych.core.rng import Rng
-from triptych.engine.config import TrainConfig
+from triptych.engine.config import OptimConfig, PhaseOptimConfig, TrainConfig
 from triptych.engine.distributed import open_world
-from triptych.engine.schedule import refuse_impossible, refuse_unknown_phases
+from triptych.engine.schedule import refuse_impossible, refuse_unknown_phases, step_settings
 from triptych.gans.penalties import PenaltyConfig
 from triptych.gans.stylegan2 import PathConfig, StyleGAN2, StyleGAN2Config, StyleGAN2Sampling
 from triptych.gans.stylegan2_layers import FullyConnected, MappingNetwork, StyleGAN2GeneratorConfig, modulated_convolution
 from triptych.gans.stylegan2_networks import DiscriminatorLayer, SynthesisLayer, ToRGB, group_deviation
 from triptych.nn.filters import kernel_of, upsampled, upsampled_convolution
-from triptych.recipes.catalogue import load_recipe
+from triptych.recipes.catalogue import load_recipe, recipes
 
 pytestmark = pytest.mark.usefixtures("float64")
 CLASSES = 3
@@ -228,6 +228,13 @@ def test_the_paths_phase_is_the_penalty_of_half_the_images() -> None:
     torch.testing.assert_close(model.path_mean, 0.99 * torch.tensor(0.25) + 0.01 * lengths.mean().detach())
 
 
+@pytest.mark.parametrize("name", ["path", "penalty"])
+def test_a_lazy_term_stands_for_all_the_steps_of_its_network(name: str) -> None:
+    penalty, images = PenaltyConfig(r1_gamma=3.0, every=16, at="original"), batch()
+    once, twice = (made(penalty=penalty, generator_steps=steps, discriminator_steps=steps) for steps in (1, 2))
+    torch.testing.assert_close(loss_of(twice, name, images).loss, 2 * loss_of(once, name, images).loss)
+
+
 def test_the_lazy_penalty_is_the_plain_one() -> None:
     model, images = made(penalty=PenaltyConfig(r1_gamma=3.0, every=16, at="original")), batch()
     loss_of(model, "penalty", images).loss.sum().backward()
@@ -350,9 +357,32 @@ def test_settings_by_resolution(name, batch_size, gamma, half_life) -> None:
     assert recipe.train.batch_size == batch_size
     assert recipe.model.penalty.r1_gamma == pytest.approx(gamma)
     assert recipe.train.all_averages[0].half_life == half_life
-    assert recipe.optim.learning_rate == pytest.approx(0.002) and recipe.optim.betas == (0.0, pytest.approx(0.99**0.8))
-    assert recipe.optim.phases[0].learning_rate == pytest.approx(0.0025 * 16 / 17)
-    assert load_recipe("stylegan2-paper1024").optim.learning_rate == pytest.approx(0.0016)
+
+
+RECIPES = [name for name in recipes() if name.startswith("stylegan2")]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_optimizer_of_each_phase_is_that_of_so_many_more_steps(name: str) -> None:
+    """To the last bit what absolute numbers, as earlier versions wrote them, give; a flag scales the rate in all phases."""
+    optim, rate = load_recipe(name).optim, 0.002 if "1024" in name else 0.0025
+    lazy = [PhaseOptimConfig(phase=phase, learning_rate=rate * 16 / 17, beta2=0.99 ** (16 / 17)) for phase in ("discriminator", "penalty")]
+    absolute = OptimConfig(name="adam", learning_rate=rate * 4 / 5, betas=(0.0, 0.99 ** (4 / 5)), phases=tuple(lazy))
+    written = OptimConfig.from_dict(absolute.to_dict())
+    scaled = replace(optim, learning_rate=optim.learning_rate / 8, betas=(0.5, 0.99**2))
+    for phase_name, share in {"discriminator": 16 / 17, "penalty": 16 / 17, "generator": 0.8, "path": 0.8}.items():
+        phase, progress = Phase(phase_name, (phase_name,)), TrainingProgress(50_000, 32, 10**6)
+        step, other = step_settings(optim, phase, progress), step_settings(scaled, phase, progress)
+        assert step == step_settings(written, phase, progress)
+        assert step.learning_rate == pytest.approx(rate * share, rel=1e-12) and step.beta2 == pytest.approx(0.99**share, rel=1e-12)
+        assert other == replace(step, learning_rate=step.learning_rate / 8, beta1=0.5, beta2=pytest.approx(step.beta2**2))
+
+
+def test_published_recipes_learn_all_images() -> None:
+    """That of CIFAR-10, which has test images of its own, holds out these; those for small sets and one's own images a twentieth."""
+    fractions = {name: load_recipe(name).data.validation_fraction for name in RECIPES}
+    assert {name for name, fraction in fractions.items() if fraction == 0} == {name for name in PUBLISHED if "cifar10" not in name}
+    assert set(fractions.values()) == {0.0, 0.05}
 
 
 def test_names_of_tensors_are_the_published_ones() -> None:

@@ -55,7 +55,7 @@ _FUNIT = {
         "type": "imaginaire.trainers.funit",
         "init": {"type": "none"},
         "gan_mode": "hinge",
-        "model_average_config": AVERAGE,
+        "model_average_config": AVERAGE | {"beta": 0.999},
         "amp_config": {"enabled": True},
         "loss_weight": {"gan": 1.0, "feature_matching": 1.0, "image_recon": 0.1},
     },
@@ -254,7 +254,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "gen_opt": adam(1e-4, beta1=0.5, type="constant"),
         "dis_opt": adam(4e-4, beta1=0.5, type="constant"),
         "data": {**_DOMAINS, **train_part(16, resize_h_w="256, 256", horizontal_flip=True, random_crop_h_w="256, 256")},
-        "inference_args": {"a2b": False, "random_style": True},
+        "inference_args": {"a2b": True, "random_style": True},
     },
     "funit": _FUNIT,
     "coco_funit": {

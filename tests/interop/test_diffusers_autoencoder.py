@@ -130,6 +130,7 @@ def test_a_folder_becomes_a_run_and_a_folder_again(tmp_path: Path) -> None:
     model, lines = small(), []
     written(model, tmp_path / "vae")
     run = import_run(tmp_path / "vae", tmp_path / "run", program="diffusers", report=lines.append)
+    assert not run.config.train.ema_warmup, "its average goes on from the imported weights"
     loaded = run.load(device="cpu")
     assert isinstance(loaded, KLAutoencoder) and loaded.config.scaling_factor == 0.18215
     for name, tensor in model.generator.state_dict().items():

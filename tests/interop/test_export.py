@@ -150,6 +150,7 @@ def test_the_levels_of_512_pixels_need_no_flag() -> None:
         (ADM.updated({"diffusion": {"mean": "previous_x"}}), SPEC, "model.diffusion.mean: previous_x"),
         (ADM.updated({"diffusion": {"variance": "learned"}}), SPEC, "model.diffusion.variance: learned"),
         (ADM.updated({"diffusion": {"steps": 2, "betas": [0.1, 0.2], "schedule": "cosine"}}), SPEC, "model.diffusion.betas: a table"),
+        (CLASSIFIER.updated({"noise": {"steps": 2, "betas": [0.1, 0.2]}}), SPEC, "model.noise.betas: a table"),
         (ADM.updated({"network": {"conv_resample": False}}), SPEC, "model.network.conv_resample: false"),
         (ADM.updated({"network": {"channel_mult": [1, 1.5]}}), SPEC, "model.network.channel_mult: 1,1.5 (its flag takes whole numbers)"),
         (ADM, DataSpec(image_size=64, channels=1, num_classes=1000), "data.channels: 1 (the original's networks take three)"),

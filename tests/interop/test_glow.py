@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.model import seeded_build
 from triptych.flows.glow import Glow, GlowConfig
-from triptych.interop.glow.importer import published_checkpoint
+from triptych.interop.glow.importer import imported, published_checkpoint
 from triptych.interop.glow.weights import averages, complete_flags, from_variables, structure_flags, variable_name
+from triptych.interop.programs import ImportRequest
 from triptych.recipes.catalogue import load_recipe
 
 ARRAYS, FLAGS = recorded.load("glow")
@@ -213,6 +215,7 @@ def test_the_default_size_has_to_fit_the_levels() -> None:
     [
         (lambda all: {"weight": np.zeros(3)}, "these are not the variables of openai/glow: none is called model/LEVEL/STEP/..."),
         (lambda all: all | {"model/7/1/invconv/W": np.zeros(3)}, "the weights have no model/2/0, but other levels have it"),
+        (lambda all: all | {"model/14999/0/x": np.zeros(3)}, "the weights have 15000 levels, expected 1 to 16"),
         (lambda all: all | {"model/0/999999/x": np.zeros(3)}, "the weights have no model/0/2, but other levels have it"),
         (lambda all: all | {"model/0/0/f1/l_1/W": np.zeros(3)}, "model/0/0/f1/l_1/W has shape [3], expected 4 axes"),
         (
@@ -257,6 +260,17 @@ def test_averages_stand_for_all_trained_variables_or_none() -> None:
         np.testing.assert_array_equal(found[name], array if "shuffle" in name else array / 2)
     averaged.popitem()
     assert averages(weights | averaged) is None
+
+
+@pytest.mark.parametrize("size", [64, 128])
+def test_squares_of_an_unpublished_checkpoint_are_those_of_its_problem(size: int, tmp_path: Path) -> None:
+    """Whatever the recipe that is most like it does: with three levels that is one of LSUN, which cuts them out of 96 pixels."""
+    np.savez(tmp_path / "w.npz", **variables(model_of(levels=3)))
+    for problem, crop, resize in (("imagenet-oord", "center", None), ("lsun_realnvp", "random", max(96, size))):
+        flags = {"image_size": size, "problem": problem}
+        config = imported(ImportRequest(tmp_path / "w.npz", flags, "glow", None, None, print)).config
+        assert (config.data.image_size, config.data.crop, config.data.resize) == (size, crop, resize)
+        assert not config.train.ema_warmup, "an imported average goes on"
 
 
 def test_published_checkpoints_are_known_by_a_name_in_their_path() -> None:

@@ -24,6 +24,7 @@ from triptych.gans.unit import UNITConfig, UNITGeneratorConfig
 from triptych.interop.imaginaire.experiment import read_experiment
 from triptych.interop.imaginaire.yaml_file import MOST_BYTES, YamlFile, parsed_yaml, read_yaml
 from triptych.nn.feature_networks import FeatureNetwork
+from triptych.recipes.catalogue import load_recipe
 
 
 def read(values: dict[str, Any]) -> Any:
@@ -182,6 +183,7 @@ def test_spade() -> None:
     assert data.label_channels == 185 and data.label_parts == "seg_maps 184, edge_maps 1"
     assert (data.config.maps, data.config.num_classes, data.config.dont_care) == (("seg_maps",), (183,), True)
     assert (data.config.conditions, data.config.instances, data.config.target) == (("edge_maps",), None, "images")
+    assert data.config.nearest == ("edge_maps",) and [entry.nearest for entry in data.spec.inputs] == [False, True]
     assert (data.config.crop, data.config.resize, data.config.scale, data.config.flip) == ("random", 256, 0.2, True)
     assert data.spec.height_and_width == (256, 256) and data.train_root == "dataset/train" and data.val_root is None
     train, optim, log = experiment.schedule.configs(processes=8, num_images=3210)
@@ -204,6 +206,8 @@ def test_pix2pixhd() -> None:
     assert [entry.name for entry in experiment.data.spec.inputs] == ["seg_maps", "instance_maps"]
     train, optim, _ = experiment.schedule.configs(processes=1, num_images=100)
     assert train.ema_rates == (0.999,) and train.statistics_batches == 0
+    assert (experiment.data.config.dont_care, experiment.data.config.blank) == (False, True), "pixels of no class are 0 in all channels"
+    assert experiment.data.spec.inputs[0].blank and not experiment.warnings
     assert optim.betas == (0.5, 0.999) and optim.decay_every == 100 * 100
     finer = {"gen": {"local_enhancer": {"num_enhancers": 1}}, "dis": {"num_discriminators": 3}}
     model: Any = read(published("pix2pixHD", **finer)).model
@@ -228,7 +232,8 @@ def test_unit_and_munit() -> None:
 
     experiment = read(published("munit"))
     model = experiment.model
-    assert isinstance(model, MUNITConfig) and model.translation.direction == "b-to-a" and not model.gan_recon
+    assert isinstance(model, MUNITConfig) and model.translation.direction == "a-to-b" and not model.gan_recon
+    assert read(published("munit", inference_args={"a2b": False})).model.translation.direction == "b-to-a"
     assert (model.image_recon_weight, model.content_recon_weight, model.style_recon_weight, model.cycle_weight) == (0.1, 1, 1, 0)
     assert model.initial == InitConfig(kind="orthogonal", gain=1.0) and model.discriminator_rate == 4
     train, optim, _ = experiment.schedule.configs(processes=2, num_images=None)
@@ -258,7 +263,7 @@ def test_funit_and_coco_funit() -> None:
         assert (experiment.data.config.resize, experiment.data.config.scale) == (270, 0.1)
         train, optim, _ = experiment.schedule.configs(processes=8, num_images=None)
         assert (optim.decay_every, optim.decay_factor) == (100_000 * 64, 0.5)
-        assert train.total_images == 150_000 * 64
+        assert train.total_images == 150_000 * 64 and train.ema_rates == (0.999,)
     common = read(published("funit", common={"num_classes": 119}, dis={"num_classes": None}))
     assert common.data.spec.num_classes == 119
     assert all("common" not in line for line in common.notes + common.warnings)
@@ -330,6 +335,72 @@ def test_kinds_of_labels() -> None:
     values = published("spade", data={"one_hot_num_classes": 7, "input_labels": ["seg_maps"], "use_dont_care": None})
     assert read(values).data.label_channels == 7
     assert read(published("spade", gen={"style_dims": None, "style_enc": None})).model.generator.style_dims is None
+
+
+def with_types(model: str, *, labels: list[str], types: dict[str, dict[str, Any]], **data: Any) -> dict[str, Any]:
+    """The file with other types of data, of which these are the labels."""
+    return published(model, data={"input_types": types, "input_labels": labels, **data})
+
+
+def test_images_among_the_labels_are_resized_as_the_file_says() -> None:
+    ways = {"edges": {"is_mask": True}, "lines": {"interpolator": "NEAREST"}, "photos": {"interpolator": "BICUBIC"}, "drawings": {}}
+    experiment = read(with_types("spade", labels=["seg_maps", *ways], types={"images": {}, "seg_maps": {"is_mask": True}, **ways}))
+    assert experiment.data.config.nearest == ("edges", "lines")
+    assert [entry.nearest for entry in experiment.data.spec.inputs] == [False, True, True, False, False]
+    (line,) = experiment.notes
+    assert "interpolator" not in line, "it is used"
+
+
+def test_channels_are_those_of_the_images_to_be_made() -> None:
+    types: dict[str, Any] = {"images_of_last_year": {"num_channels": 3}, "photos": {"num_channels": 1}, "seg_maps": {"is_mask": True}}
+    experiment = read(with_types("spade", labels=["seg_maps"], types=types, input_image=["photos"]))
+    assert experiment.data.spec.channels == experiment.data.config.channels == 1 and experiment.data.config.target == "photos"
+    two = {"image_masks": {"num_channels": 3}, "winter_a": {"num_channels": 1}, "summer_b": {"num_channels": 1}}
+    domains = read(published("unit", data={"input_types": two})).data
+    assert (domains.config.a, domains.config.b, domains.spec.channels) == ("winter_a", "summer_b", 1)
+    assert domains.spec.inputs[0].channels == 1
+    few = {"image_masks": {"num_channels": 3}, "images_content": {"num_channels": 1}, "images_style": {"num_channels": 1}}
+    assert read(published("funit", data={"input_types": few})).data.spec.channels == 1
+
+
+def test_whether_class_maps_have_a_channel_for_other_pixels() -> None:
+    def classes(**flags: Any) -> Any:
+        types: dict[str, Any] = {"images": {}, "seg_maps": {"is_mask": True}, "parts": {"is_mask": True}, "edges": {}}
+        for name, flag in flags.items():
+            types[name]["use_dont_care"] = flag
+        counts = {"seg_maps": 4, "parts": 3}
+        return with_types("spade", labels=["seg_maps", "parts", "edges"], types=types, one_hot_num_classes=counts, use_dont_care=None)
+
+    one = read(classes(seg_maps=True, parts=True)).data
+    assert one.label_channels == 5 + 4 + 3 and one.config.dont_care and not one.config.blank
+    other = read(classes(edges=True)).data
+    assert other.label_channels == 4 + 3 + 3 and other.config.blank and not other.config.dont_care, "an image has no classes"
+    told = "data.use_dont_care: got seg_maps true, parts false, expected the same for all class maps, which share data.dont_care here"
+    assert refused(classes(seg_maps=True)) == told
+    assert refused(changed(classes(), {"data": {"use_dont_care": {"seg_maps": True, "edges": True}}})) == told
+    assert read(changed(classes(seg_maps=True), {"data": {"use_dont_care": True}})).data.config.dont_care, "that of all counts"
+
+
+def test_the_name_says_which_map_is_that_of_instances() -> None:
+    def instances(name: str, **settings: Any) -> Any:
+        types = {"images": {}, "seg_maps": {"is_mask": True}, name: {"num_channels": 1, **settings}}
+        return read(with_types("pix2pixHD", labels=["seg_maps", name], types=types))
+
+    for experiment, line in (
+        (instances("instance_maps", is_mask=True), None),
+        (instances("instances"), "data.input_types.instances.is_mask: false, but the name of instances says that it is the map of inst"),
+        (instances("objects", is_mask=True), "data.input_types.objects.is_mask: true, so objects is taken for the map of instances, th"),
+    ):
+        assert experiment.data.config.instances is not None and experiment.data.config.conditions == ()
+        assert [warning.startswith(line) for warning in experiment.warnings] == ([] if line is None else [True])
+    edges = instances("edges")
+    assert edges.data.config.instances is None and edges.data.config.conditions == ("edges",) and not edges.warnings
+
+
+def test_pairs_are_trained_as_their_recipes_are() -> None:
+    modes = {name: read(published(name)).schedule.configs(processes=1, num_images=None)[0].compile for name in PUBLISHED}
+    assert modes == {name: "off" if name in ("spade", "pix2pixHD") else "auto" for name in PUBLISHED}
+    assert {load_recipe(name).train.compile for name in ("spade-coco256", "pix2pixhd-cityscapes")} == {"off"}
 
 
 # What is refused or named
@@ -442,6 +513,11 @@ def test_kinds_of_labels() -> None:
         ("spade", {"data": {"input_image": ["images", "seg_maps"]}}, "data.input_image: got ['images', 'seg_maps'], expected one"),
         ("spade", {"data": {"one_hot_num_classes": 5}}, "data.one_hot_num_classes: got 5, expected a number for each class map"),
         ("spade", {"data": {"one_hot_num_classes": {"seg_maps": 0}}}, "data.one_hot_num_classes.seg_maps: got 0, expected a whole number"),
+        (
+            "unit",
+            {"data": {"input_types": {"images_a": {"num_channels": 1}, "images_b": {}}}},
+            "data.input_types.images_b.num_channels: got 3, expected 1, as images_a has: the images of a run",
+        ),
         ("spade", {"data": {"train": {"roots": [3]}}}, "data.train.roots: got [3], expected a list of folders"),
         ("spade", {"data": {"train": {"batch_size": 0}}}, "data.train.batch_size: got 0, expected a whole number from 1"),
         (

@@ -232,6 +232,8 @@ def test_images_of_an_imported_run(case: str, tmp_path: Path) -> None:
     run = runs.import_run(path, tmp_path / "run", program="nvidia", report=said.append)
     kind, config, _ = SMALL[case]
     assert all(getattr(run.config.model, name) == getattr(config, name) for name in FAMILIES[kind].architecture)
+    (kept,) = run.config.train.all_averages
+    assert kept.rate_at(0, images=8) > 0.99, "which a new run reaches later"
     wanted = images(average)
     assert wanted.std() > 0.05 and (wanted - images(last)).abs().max() > 0.1
     torch.testing.assert_close(images(run.load(device="cpu")), wanted, rtol=1e-12, atol=1e-12)

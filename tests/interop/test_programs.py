@@ -6,13 +6,17 @@ import importlib
 import inspect
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from triptych import interop
 from triptych.core.errors import ConfigError
-from triptych.interop.programs import PROGRAMS, TARGETS, ImportRequest, exported, folder_of, imported
+from triptych.core.ramp import Ramp
+from triptych.engine.config import AverageConfig
+from triptych.interop.programs import PROGRAMS, TARGETS, ImportRequest, exported, folder_of, going_on, imported
+from triptych.recipes.catalogue import load_recipe
 
 FOLDERS = {path.parent.name for path in Path(interop.__file__).parent.glob("*/__init__.py")}
 
@@ -36,6 +40,23 @@ def test_other_programs() -> None:
         imported(ImportRequest(Path("x"), None, "glo", None, None, print))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="to: got 'glow', expected one of guided-diffusion, diffusers, nvidia, sit"):
         exported("glow", None)  # type: ignore[arg-type]
+
+
+def test_the_averages_of_an_imported_run_go_on() -> None:
+    """From the first step on at the rate that they have at the end of a run, under the names that they had."""
+    averages = (
+        AverageConfig(half_life=500, ramp_up=0.05, start=80),
+        AverageConfig(half_life=Ramp(start=0, end=1000, images=4000)),
+        AverageConfig(rate=0.99, warmup=True),
+        AverageConfig(length=0.1),
+    )
+    recipe = load_recipe("adm-digits")
+    before = replace(recipe, train=replace(recipe.train, ema_rates=(0.9999,), ema_start=64, averages=averages))
+    after = going_on(before)
+    assert [average.name for average in after.train.all_averages] == [average.name for average in before.train.all_averages]
+    rates = [average.rate_at(0, images=16) for average in after.train.all_averages]
+    assert rates == pytest.approx([0.9999, 0.5 ** (16 / 500), 0.5 ** (16 / 1000), 0.99, 0.0])
+    assert after.train.averages[3] == averages[3] and replace(after, train=before.train) == before
 
 
 def test_names_that_scripts_outside_rely_on() -> None:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from triptych.nn import enlarging
-from triptych.nn.enlarging import Border, convolved_enlarged
+from triptych.nn.enlarging import Border, convolved_enlarged, mirrored, padded
 
 
 @pytest.mark.parametrize("border", ["zeros", "reflect", "replicate"])
@@ -53,3 +53,30 @@ def test_under_autocast_it_is_in_its_precision(border: Border) -> None:
         found = convolved_enlarged(x, weight, None, border=border)
     assert found.dtype == torch.bfloat16
     assert (found.float() - exact).abs().max() <= 0.02 * exact.abs().max()
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 3), (0, 2), (2, 0)])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_mirrored_border_has_the_derivatives_of_the_librarys(rows: int, columns: int, layout: torch.memory_format) -> None:
+    torch.manual_seed(0)
+    x, weights = torch.randn(2, 3, 4, 5).double(), torch.randn(2, 3, 4 + 2 * rows, 5 + 2 * columns).double()
+    x = x.to(memory_format=layout).requires_grad_()
+    results = []
+    for y in (mirrored(x, rows=rows, columns=columns), F.pad(x, (columns, columns, rows, rows), mode="reflect")):
+        (first,) = torch.autograd.grad((y.pow(3) * weights).sum(), x, create_graph=True)
+        results.append((y.detach(), first.detach(), *torch.autograd.grad(first.square().sum(), x)))
+        assert y.is_contiguous(memory_format=layout)
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_border_whose_gradients_have_an_order_is_taken_where_there_has_to_be_one(ordered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch has none for that of F.pad on a GPU, and refuses it; on a CPU it is the faster one."""
+    monkeypatch.setattr(enlarging, "in_order", lambda x: ordered)
+    used, library = [], F.pad
+    monkeypatch.setattr(F, "pad", lambda *given, **named: used.append(named["mode"]) or library(*given, **named))
+    x = torch.randn(1, 2, 4, 4)
+    assert torch.equal(padded(x, "reflect", rows=1, columns=2), library(x, (2, 2, 1, 1), mode="reflect"))
+    assert torch.equal(padded(x, "replicate", rows=1, columns=2), library(x, (2, 2, 1, 1), mode="replicate"))
+    assert used == (["replicate"] if ordered else ["reflect", "replicate"])

@@ -2,12 +2,55 @@
 
 from __future__ import annotations
 
-import numpy as np
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
+import pytest
+
+from triptych.cli.settings import flags_of, parse
+from triptych.cli.train import TrainOptions
+from triptych.gans.penalties import PenaltyConfig
+from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.report.happenings import Happenings
-from triptych.runs.collapse import collapse_figures, collapse_news
+from triptych.runs import collapse
+from triptych.runs.collapse import collapse_figures
 
 APART, CLOSE, EQUAL = {"near_equal": 0.0, "spread": 0.9}, {"near_equal": 0.0, "spread": 0.3}, {"near_equal": 0.4, "spread": 0.9}
+FROM_NOISE = [name for name in recipes() if name.startswith(("r3gan", "stylegan2"))]
+
+
+def collapse_news(
+    now: dict[str, float], before: Sequence[dict[str, float]], *, recipe: str = "adm-digits", usual: float = 0.0
+) -> str | None:
+    return collapse.collapse_news(now, before, config=load_recipe(recipe), usual=usual)
+
+
+@pytest.mark.parametrize("name", FROM_NOISE)
+def test_the_flags_of_the_advice_are_those_of_the_recipe(name: str) -> None:
+    """They lower the learning rate of the recipe and make each of its penalties four times as strong."""
+    recipe = load_recipe(name)
+    line = collapse_news(CLOSE, [APART], recipe=name)
+    assert line is not None
+    named = set(re.findall(r"--(?:optim|model|train|data)[^ ()]+", line))
+    assert "--optim.learning-rate" in named and named <= {flag.name for flag in flags_of(recipe)}
+    (words,) = re.findall(r"or a stronger penalty \((.*)\)$", line)
+    _, changed = parse(words.split(), prog="triptych train", description="", options=TrainOptions(), settings=recipe)
+    progressive = hasattr(recipe.model.penalty.r1_gamma, "end")
+    assert len(words.split()) == (8 if progressive else 2)
+    for side in ("r1_gamma", "r2_gamma"):
+        before, now = (getattr(config.model.penalty, side) for config in (recipe, changed))
+        pairs = [(before.start, now.start), (before.end, now.end)] if progressive else [(before, now)]
+        assert all(after == pytest.approx(4 * value, rel=1e-4) for value, after in pairs)
+
+
+def test_models_without_a_penalty_are_told_of_none() -> None:
+    recipe = load_recipe("stylegan2-digits")
+    without = replace(recipe, model=replace(recipe.model, penalty=PenaltyConfig()))
+    for config in (load_recipe("adm-digits"), without):
+        line = collapse.collapse_news(CLOSE, [APART], config=config)
+        assert line is not None and line.endswith("with a lower --optim.learning-rate")
 
 
 def warned(*found: dict[str, float], usual: float = 0.0) -> list[bool]:

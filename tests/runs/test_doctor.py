@@ -247,7 +247,8 @@ def test_pairs(tmp_path: Path) -> None:
     assert (left.count(0), left.count(1)) == (len(data.train), len(data.validation)) and left.count(0, 1) == 3
     held = {data.validation.source_key(k) for k in range(len(data.validation))}
     assert {left.key(k) for k in range(len(left.rows)) if left.side(k) == "held out" and left.part(k).kind == "target"} == held
-    assert "classes" not in named(examine(PairedDataConfig(path=str(root), **SETTINGS, dont_care=True), workers=0))
+    for fate in ("dont_care", "blank"):
+        assert "classes" not in named(examine(PairedDataConfig(path=str(root), **SETTINGS, **{fate: True}), workers=0))
 
 
 def test_an_interrupted_command_goes_on_and_ends_with_the_same_file(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

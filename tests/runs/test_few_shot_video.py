@@ -269,6 +269,9 @@ def test_finetuning_takes_the_optimizer_of_each_phase_and_clips(run: Run) -> Non
 
     assert moved(Finetuning(steps=1, rate=None), ramped) == pytest.approx(2e-3, rel=1e-2)
     assert moved(Finetuning(steps=1, rate=1e-3), ramped) == pytest.approx(1e-3, rel=1e-2)
+    slower = replace(run.config.optim, learning_rate=4e-3, warmup_images=0, phases=(PhaseOptimConfig(rate_factor=0.5),))
+    assert moved(Finetuning(steps=1, rate=None), slower) == pytest.approx(2e-3, rel=1e-2)
+    assert moved(Finetuning(steps=1, rate=1e-3), slower) == pytest.approx(1e-3, rel=1e-2)
     assert 0 < moved(Finetuning(steps=1, rate=1.0), clipped) <= 1.1e-3, "the gradient over 1, for eps is 1"
 
 

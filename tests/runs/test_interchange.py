@@ -70,6 +70,7 @@ def test_what_a_run_holds(run: Run, file: Path) -> None:
     assert isinstance(run.config.model, ADMConfig) and run.config.model.sampling.steps == 3 and run.recipe is None
     assert run.spec == DataSpec(image_size=16, channels=3, num_classes=10)
     assert (run.config.data.image_size, run.config.data.labels, run.config.train.ema_rates) == (16, "auto", (0.9999,))
+    assert not run.config.train.ema_warmup, "an imported average goes on at its rate"
     checkpoint = run.directory / "checkpoints/000000000"
     assert {path.name for path in checkpoint.iterdir()} == {"model.safetensors", "state.json"}, "stored once"
     origin = json.loads((checkpoint / "state.json").read_text())["imported"]
@@ -105,7 +106,7 @@ def test_it_trains_and_resumes(run: Run, file: Path, tmp_path: Path) -> None:
     moved = [name for name in before if not torch.equal(before[name], after[name])]
     assert len(moved) > len(before) / 2
     name = "network.out.2.bias"
-    torch.testing.assert_close(average[name], 0.1 * before[name] + 0.9 * after[name])  # the first update has rate 1 / 10
+    torch.testing.assert_close(average[name], 0.9 * before[name] + 0.1 * after[name])
     train(on_digits(trained, 18), run.directory, device="cpu")
     other = import_run(file, tmp_path / "other", flags=WORDS)
     train(on_digits(other, 18), other.directory, device="cpu")
@@ -155,6 +156,19 @@ def test_weights_with_their_average(file: Path, tmp_path: Path) -> None:
         import_run(file, tmp_path / "again", flags=WORDS, ema=wrong)
 
 
+@pytest.mark.slow
+def test_an_imported_average_goes_on_at_its_rate(file: Path, tmp_path: Path) -> None:
+    """Weights that stay where they are: of what the average is apart from them 0.9999^30 is left after 30 steps."""
+    ema = saved(tmp_path / "ema_0.9999_500000.pt", {name: tensor + 1 for name, tensor in diffusion_weights(classes=10).items()})
+    run = import_run(file, tmp_path / "run", flags=WORDS, ema=ema)
+    config = on_digits(run, 30).updated({"train": {"ema_rates": (0.9999,), "batch_size": 1}, "optim": {"learning_rate": 1e-20}})
+    train(config, run.directory, device="cpu")
+    trained = open_run(run.directory)
+    raw, average = trained.tensors(weights="raw"), trained.tensors()
+    for name in raw:
+        torch.testing.assert_close(average[name], raw[name] + 0.9999**30, rtol=0, atol=1e-5)
+
+
 def test_a_classifier_and_an_upsampler(tmp_path: Path) -> None:
     classifier = import_run(saved(tmp_path / "c.pt", classifier_weights(classes=10)), tmp_path / "c", flags=CLASSIFIER)
     assert isinstance(classifier.load(device="cpu"), NoisyClassifier)
@@ -180,7 +194,8 @@ def test_published_files_have_the_settings_of_their_recipe(tmp_path: Path, monke
         assert said == [f"{tmp_path / name} {line}"]
         recipe = load_recipe("adm-cifar10-vlb")
         assert run.recipe == "adm-cifar10-vlb"
-        assert (run.config.train, run.config.optim, run.config.data) == (recipe.train, recipe.optim, recipe.data)
+        going_on = dataclasses.replace(recipe.train, ema_warmup=False)
+        assert (run.config.train, run.config.optim, run.config.data) == (going_on, recipe.optim, recipe.data)
         assert isinstance(run.config.model, ADMConfig) and run.config.model.timestep_sampler == "loss-second-moment"
         assert run.config.model.sampling.steps == 2
         assert not run.tensors()["timesteps.count"].any(), "no losses were seen yet"
@@ -341,7 +356,8 @@ def test_published_names_choose_the_recipe(tmp_path: Path) -> None:
         assert said == [f"{tmp_path / folder / 'w.npz'} {line}"]
         assert (run.recipe, run.spec.image_size, run.config.data.channels) == (recipe, size, 1)
         if recipe is not None:
-            assert (run.config.train, run.config.optim) == (load_recipe(recipe).train, load_recipe(recipe).optim)
+            going_on = dataclasses.replace(load_recipe(recipe).train, ema_warmup=False)
+            assert (run.config.train, run.config.optim) == (going_on, load_recipe(recipe).optim)
 
 
 def test_the_rate_of_averages_is_that_of_the_flags(tmp_path: Path) -> None:

@@ -515,7 +515,7 @@ def test_clipped_samples_of_latents_are_refused(folder: Path, tmp_path: Path):
         train(clipped, tmp_path / "run", device="cpu")
 
 
-@pytest.mark.parametrize("recipe", ["r3gan-digits", "stylegan2-digits", "glow-mnist"])
+@pytest.mark.parametrize("recipe", ["r3gan-digits", "stylegan2-digits", "glow-mnist", "upsample-digits"])
 def test_models_of_images_within_bounds_are_refused(folder: Path, tmp_path: Path, recipe: str):
     config = replace(latent_config(folder), model=replace(shrunk(recipe).model, class_conditional=False))
     with pytest.raises(ConfigError, match="data.path: got latents, but this model makes images within"):

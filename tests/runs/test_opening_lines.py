@@ -33,6 +33,16 @@ def test_what_a_run_learns_from_is_counted_as_what_it_is(tmp_path):
     assert " training clips (" in said["vid2vid-maps64"] and " training images (" in said["adm-digits"]
 
 
+def test_a_number_that_the_phases_replace_is_said_to_do_nothing(tmp_path):
+    """By default nothing is said of R3GAN, whose beta2 begins at that of the section."""
+    for betas, said in (((0.0, 0.9), 0), ((0.0, 0.95), 1)):
+        config = light("r3gan-digits").updated({"optim": {"betas": betas}})
+        data = config.data.open()
+        document = RunDocument(config, data.spec, "r3gan-digits")
+        lines = list(opening_lines(build(config, data.spec), data, document, RunDirectory(tmp_path), open_world("cpu"), None))
+        assert sum("the second of optim.betas, 0.95, does nothing in discriminator, generator" in line for line in lines) == said
+
+
 def test_models_of_single_images_have_no_clips():
     config = light("adm-digits")
     data = config.data.open()

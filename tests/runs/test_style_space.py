@@ -18,7 +18,7 @@ from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
 from triptych.gans.projection import ProjectionConfig
 from triptych.gans.r3gan import R3GANConfig
-from triptych.gans.stylegan2 import StyleGAN2Config, StyleGAN2Sampling
+from triptych.gans.stylegan2 import StyleGAN2, StyleGAN2Config, StyleGAN2Sampling
 from triptych.nn.feature_networks import required_tensors
 from triptych.recipes.config import RunConfig
 from triptych.runs import Latents, Run, train
@@ -61,6 +61,23 @@ def test_the_ends_of_a_walk_are_the_samples(run: Run) -> None:
     assert (way.images[1:4] != plain[4]).any() and (way.images[1:4] != plain[11]).any()
     halfway = run.edit(None, between=(11, 4), path="linear", count=3, seed=3, settings=settings, device="cpu").images[1]
     np.testing.assert_array_equal(halfway, way.images[2])
+
+
+def test_the_noise_of_a_walk_stays_noise(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halfway the styles are the mean of those of both ends, and each noise map the middle of an arc."""
+    rng, labels = Rng(3, ("sample",), torch.tensor([11, 4])), torch.tensor([1, 4])
+    model = run.coder(device="cpu").model
+    assert isinstance(model, StyleGAN2)
+    styles, *maps = model.sampled_latents(rng, labels=labels, settings=StyleGAN2Sampling())
+    decoded, decode = [], StyleGAN2.decode
+    monkeypatch.setattr(StyleGAN2, "decode", lambda self, latents, **more: decoded.append(latents) or decode(self, latents, **more))
+    for path in (None, "linear"):
+        run.edit(None, between=(11, 4), count=3, path=path, seed=3, device="cpu")  # type: ignore[arg-type]
+        found_styles, *found = decoded.pop()
+        torch.testing.assert_close(found_styles[1], styles.mean(0))
+        for noise, (first, last) in zip(found, maps, strict=True):
+            cosine = torch.cosine_similarity(first.flatten(), last.flatten(), dim=0)
+            torch.testing.assert_close(noise[1], (first + last) / (2 + 2 * cosine).sqrt(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -162,8 +162,9 @@ def test_maps_are_numbers_in_grey_or_with_a_palette(mapped: Run, tmp_path: Path)
         mapped.translate(tmp_path / "maps.npz", **CPU)
 
 
-def test_other_classes_become_the_one_nobody_cares_for(tmp_path: Path) -> None:
-    run = paired_run(tmp_path / "run", tmp_path / "pairs", data=ONE_MAP | {"dont_care": True})
+@pytest.mark.parametrize("fate", ["dont_care", "blank"])
+def test_other_classes_become_the_one_nobody_cares_for(tmp_path: Path, fate: str) -> None:
+    run = paired_run(tmp_path / "run", tmp_path / "pairs", data=ONE_MAP | {fate: True})
     write(tmp_path / "maps/a.png", as_map(np.full((8, 12), 9)))
     made = run.translate(tmp_path / "maps", out=tmp_path / "out", **CPU)
     assert (made.images[0] == int((2 / 2 / 2 + 1) * 127.5)).all()

@@ -9,7 +9,9 @@ import torch
 
 from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.errors import CheckpointError
-from triptych.core.model import Model, seeded_build
+from triptych.core.model import Model, ModelConfig, seeded_build
+from triptych.diffusion.adm import ADMConfig
+from triptych.diffusion.classifier import ClassifierConfig
 from triptych.gans.ada import ADAConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.pix2pixhd import Pix2PixHDConfig, Pix2PixHDGeneratorConfig
@@ -89,3 +91,20 @@ def test_the_probability_of_augmentation_is_that_of_the_new_training() -> None:
     assert all(torch.equal(tensor, source.state_dict()[name]) for name, tensor in state.items() if name not in model.of_training)
     load_weights(model, source.state_dict())  # a resume
     assert float(model.state_dict()["ada.p"]) == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize("kind", ["diffusion", "classifier"])
+def test_the_losses_of_timesteps_are_those_of_the_new_training(kind: str) -> None:
+    network = {"num_channels": 32, "num_res_blocks": 1, "channel_mult": [1], "attention_resolutions": [], "num_head_channels": 32}
+    config: ModelConfig = ADMConfig() if kind == "diffusion" else ClassifierConfig()
+    noise = {"diffusion" if kind == "diffusion" else "noise": {"steps": 4, "schedule": "cosine"}}
+    config = config.updated({"network": network, "timestep_sampler": "loss-second-moment"} | noise)
+    source, model = (seeded_build(config, DataSpec(image_size=8, channels=1, num_classes=3), seed=seed) for seed in (1, 2))
+    source.observe(source.phases[0], {"t": torch.tensor([0, 1]), "loss": torch.tensor([2.0, 3.0])})
+    tensors = source.state_dict()
+    assert load_fitting_weights(model, tensors) == []
+    state = model.state_dict()
+    assert not state["timesteps.history"].any() and not state["timesteps.count"].any()
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in state.items() if not name.startswith("timesteps."))
+    load_weights(model, tensors)  # a resume
+    assert model.state_dict()["timesteps.count"].tolist() == [1, 1, 0, 0]

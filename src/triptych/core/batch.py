@@ -40,7 +40,7 @@ def style_names(count: int) -> tuple[str, ...]:
 class InputSpec(Config):
     """A further tensor of each sample, beside its image and its label."""
 
-    unwritten: ClassVar = frozenset({"frames", "references", "stored"})
+    unwritten: ClassVar = frozenset({"blank", "frames", "nearest", "references", "stored"})
 
     name: str
     "Its name in `Batch.inputs`."
@@ -54,12 +54,16 @@ class InputSpec(Config):
     "classes, labels: the number of classes."
     dont_care: bool = False
     "classes: whether there are pixels of class num_classes, the ignore index."
+    blank: bool = False
+    "classes: whether there are pixels of class num_classes that have no channel: all of theirs are 0."
     frames: int | None = None
     "image, classes, instances, flow, points: the frames of each sample, as the axis t behind b; None: there is no such axis."
     references: int | None = None
     "image, classes, instances: it is of so many other frames of the same clip, as the axis k behind b; None: of the sample itself."
     stored: Literal["pixels", "limbs", "densepose"] = "pixels"
     "image: what its files hold. limbs: bits of 27 channels, -1 or 1. densepose: u, v and the part, of 3 channels (`data.poses`)."
+    nearest: bool = False
+    "image: it is resized to the nearest pixel, so that it has no levels but those of its files."
 
     def validate(self) -> None:
         fits = _counts(self.channels, _MOST_CHANNELS) if self.kind == "image" else self.channels is None
@@ -68,6 +72,8 @@ class InputSpec(Config):
         self.require((self.num_classes is not None) == counted, "num_classes", "a number for classes and labels, nothing for others")
         self.require(self.num_classes is None or _counts(self.num_classes, MOST_CLASSES), "num_classes", f"1 to {MOST_CLASSES:,}")
         self.require(not self.dont_care or self.kind == "classes", "dont_care", "false but for classes")
+        self.require(not self.blank or (self.kind == "classes" and not self.dont_care), "blank", "false but for classes without dont_care")
+        self.require(not self.nearest or (self.kind == "image" and self.stored == "pixels"), "nearest", "false but for images of pixels")
         framed = self.frames is None or (_counts(self.frames, _MOST_FRAMES) and self.kind != "labels")
         self.require(framed, "frames", f"1 to {_MOST_FRAMES:,}, or nothing; nothing for labels")
         shown = self.kind in ("image", "classes", "instances") and self.frames is None

@@ -384,7 +384,10 @@ class LatentSampler(Protocol):
 
 @runtime_checkable
 class Styled(Protocol):
-    """A decoder whose first latents are styles (n, styles, dims): one for each layer of its generator, from coarse to fine."""
+    """A decoder whose first latents are styles (n, styles, dims): one for each layer of its generator, from coarse to fine.
+
+    Its other latents are noise: their way between two images is on a sphere, whatever `interpolation` says of the styles.
+    """
 
     style_sizes: tuple[int, ...]
     "Pixels of a side of the layer of each style."

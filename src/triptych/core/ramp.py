@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 from triptych.core.config import Config, config
@@ -36,6 +37,11 @@ class Ramp(Config):
 def value_at(value: float | Ramp, images_seen: int) -> float:
     """A number that may be a ramp, at a number of images seen."""
     return value.at(images_seen) if isinstance(value, Ramp) else value
+
+
+def scaled(value: float | Ramp, factor: float) -> float | Ramp:
+    """A number that may be a ramp, times `factor`: of a ramp both ends, so that it arrives at the product itself."""
+    return replace(value, start=value.start * factor, end=value.end * factor) if isinstance(value, Ramp) else value * factor
 
 
 def ends(value: float | Ramp | None) -> tuple[float, ...]:

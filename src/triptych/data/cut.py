@@ -11,7 +11,7 @@ from PIL import Image
 
 from triptych.data.colours import PLAIN, Colours
 from triptych.data.config import DataConfig
-from triptych.data.decode import header_size, image_square
+from triptych.data.decode import decoded, header_size, image_square, open_image
 from triptych.data.transforms import Fit, Size, apply, apply_nearest, fit, padded, with_channels
 
 Value = bytes | np.ndarray
@@ -89,6 +89,13 @@ class Cut:
     def numbers(self, values: np.ndarray, crop: np.ndarray | None = None) -> np.ndarray:
         """Of a map (h, w, ...), which is not padded: of the same type. Raises TooSmall."""
         return self._middle(apply_nearest(values, self.fit(size_of(values), crop)))
+
+    def nearest(self, value: Value, channels: int, crop: np.ndarray | None = None) -> np.ndarray:
+        """Of an image that is cut as maps are, with the levels that it has: uint8 (h, w, channels). Raises as `image` does."""
+        if isinstance(value, bytes):
+            with open_image(value) as image:
+                value = np.atleast_3d(np.asarray(decoded(value, image, channels=channels, colours=self.colours)))
+        return self.numbers(with_channels(value[None], channels)[0], crop)
 
     def _resized(self, value: Value, channels: int, fit_of: Callable[[Size], Fit]) -> np.ndarray:
         if isinstance(value, bytes):

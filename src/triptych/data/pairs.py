@@ -1,7 +1,7 @@
 """Pairs: images, and the class maps, instance maps and other images that they are to be made from, all cut alike.
 
 The members of a pair have the same sub-folders and stem in the folder of their type, and the same size. All go through one fit: the
-images by halvings and a bicubic resize, the maps by one resize to the nearest pixel.
+images by halvings and a bicubic resize, the maps and what `nearest` names by one resize to the nearest pixel.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from triptych.data.transforms import draw, mirror, recolour
 
 _MAPS = 16
 """Pairs whose maps are read before training begins."""
-REMEDY = "raise data.num_classes, or set data.dont_care to true"
+REMEDY = "raise data.num_classes, or set data.dont_care (or data.blank) to true"
 
 
 @config
@@ -38,6 +38,7 @@ class PairedDataConfig(DataConfig):
     """Images and what they are to be made from, file by file: PATH/train/TYPE/..., PATH/val/TYPE/..., or PATH/TYPE/... without a split."""
 
     kind_name: ClassVar = "paired"
+    unwritten: ClassVar = DataConfig.unwritten | {"blank", "nearest"}
 
     width: int | None = None
     "Width of the images, where it is not image_size, which is then their height alone."
@@ -49,10 +50,14 @@ class PairedDataConfig(DataConfig):
     "Number of classes of each folder of maps."
     dont_care: bool = False
     "Ignore pixels of any other class: they become class num_classes, the ignore index. Without this they are an error."
+    blank: bool = False
+    "Pixels of any other class have none: all channels of their map are 0, and there is no channel more as with data.dont_care."
     instances: str | None = None
     "Folder of instance maps: the number of the object that each pixel belongs to, of 8 or 16 bits."
     conditions: tuple[str, ...] = ()
     "Folders of other images to make them from (edges, sketches, photos of another season)."
+    nearest: tuple[str, ...] = ()
+    "Those of data.conditions that are resized to the nearest pixel, as maps are: what is black and white gets no grey."
 
     def validate(self) -> None:
         self.require(self.width is None or self.width >= 1, "width", "at least 1, or nothing")
@@ -63,6 +68,8 @@ class PairedDataConfig(DataConfig):
         some = len(folders) > 1 or bool(self.further_maps)
         self.require(some, "maps", "the folder of the class maps, unless there are data.instances, data.conditions or other maps")
         self.require(len(set(folders)) == len(folders), "maps", f"folders that differ from one another ({', '.join(folders)})")
+        self.require(set(self.nearest) <= set(self.conditions), "nearest", "some of data.conditions")
+        self.require(not (self.blank and self.dont_care), "blank", "false with data.dont_care, by which such pixels have a channel")
         counted = len(self.num_classes) == len(self.maps) and all(count >= 1 for count in self.num_classes)
         self.require(counted, "num_classes", f"the number of classes of each of data.maps, {len(self.maps)} in all")
         self.require(self.augment == "none", "augment", "none: pairs are varied by data.crop, data.scale, data.flip and data.jitter")
@@ -275,11 +282,12 @@ def specs_of(config: PairedDataConfig, files: Mapping[str, Files], numbers: Mapp
     """The images to be made, then the inputs."""
     specs = [InputSpec(name=config.target, kind="image", channels=config.channels or 3)]
     for name, count in zip(config.maps, config.num_classes, strict=True):
-        specs.append(InputSpec(name=name, kind="classes", num_classes=count, dont_care=config.dont_care))
+        specs.append(InputSpec(name=name, kind="classes", num_classes=count, dont_care=config.dont_care, blank=config.blank))
     if config.instances is not None:
         specs.append(InputSpec(name=config.instances, kind="instances"))
     for name in config.conditions:
-        specs.append(InputSpec(name=name, kind="image", channels=_channels(files[name], numbers[name])))
+        channels = _channels(files[name], numbers[name])
+        specs.append(InputSpec(name=name, kind="image", channels=channels, nearest=name in config.nearest))
     return specs
 
 

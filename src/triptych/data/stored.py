@@ -176,7 +176,7 @@ def read(
         if spec.stored != "pixels":
             return size, poses.channels(cut.numbers(poses.levels(value, spec), crop), spec)
         if spec.kind == "image":
-            return size, cut.image(value, spec.channels or 3, crop)
+            return size, (cut.nearest if spec.nearest else cut.image)(value, spec.channels or 3, crop)
         points = spec.kind == "points"  # which are stored with numbers from 1 on, 0 for none
         numbers = (number_map(value, wide=points) if isinstance(value, bytes) else value.astype(np.int64)) - points
         return size, cut.numbers(numbers if spec.num_classes is None else class_map(numbers, spec, where, remedy=remedy), crop)
@@ -194,12 +194,15 @@ def of_one_size(members: Sequence[Stored], k: int, sized: Sequence[tuple[Size, T
 
 
 def class_map(values: np.ndarray, spec: InputSpec, where: str, *, remedy: str) -> np.ndarray:
-    """The map with `num_classes` in the place of what is no class. Raises DataError where there is such and `spec` has no such pixels."""
+    """The map with `num_classes` in the place of what is no class. Raises DataError where there is such and `spec` has no such pixels.
+
+    What becomes of them in networks is said by `InputSpec.dont_care` and `InputSpec.blank`.
+    """
     assert spec.num_classes is not None
     outside = (values < 0) | (values >= spec.num_classes)
     if not outside.any():
         return values
-    if not spec.dont_care:
+    if not (spec.dont_care or spec.blank):
         raise DataError(f"{where}: holds class {values[outside][0]}, expected 0 to {spec.num_classes - 1}: {remedy}")
     return np.where(outside, spec.num_classes, values)
 

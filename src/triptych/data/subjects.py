@@ -336,7 +336,7 @@ def _key_of(subjects: Subjects, members: Sequence[Sequence[int]], place: int) ->
 def _member(config: PairedDataConfig, files: Files, name: str, *, prefix: str) -> Part:
     """The files of a type."""
     if name in config.maps:
-        num_classes = None if config.dont_care else config.num_classes[config.maps.index(name)]
+        num_classes = None if config.dont_care or config.blank else config.num_classes[config.maps.index(name)]
         return Part(files, len(files.names), prefix, "map", num_classes)
     kind = "target" if name == config.target else "map" if name == config.instances else "condition"
     return Part(files, len(files.names), prefix, kind)

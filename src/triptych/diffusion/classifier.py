@@ -24,7 +24,7 @@ from triptych.core.rng import Rng
 from triptych.diffusion.dropout import masks_ahead
 from triptych.diffusion.gaussian import Coefficients, NoiseConfig, NoiseProcess
 from triptych.diffusion.pooling import Pool, make_head
-from triptych.diffusion.timestep_sampling import TimestepSamplerName, make_timestep_sampler
+from triptych.diffusion.timestep_sampling import LOSS_HISTORY, TimestepSamplerName, make_timestep_sampler
 from triptych.diffusion.unet import EncoderConfig, UNetEncoder
 
 TOP = 5
@@ -83,6 +83,7 @@ class NoisyClassifier(Model):
     phases = (Phase("classify", ("network",)),)
     averaged = ("network",)
     validated = ("classify",)
+    of_training = LOSS_HISTORY
 
     def __init__(self, config: ClassifierConfig, spec: DataSpec) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ from triptych.core.model import Model, ModelConfig, Phase, Report
 from triptych.core.rng import Rng
 from triptych.diffusion.gaussian import Coefficients, ImageHook, Levels, NoiseConfig, NoiseProcess
 from triptych.diffusion.guidance import extrapolated_image, up_to
-from triptych.diffusion.guided import Guide, Guided, dropped_labels, guides_itself, led_away_from, led_by
+from triptych.diffusion.guided import Guide, Guided, check_default_guidance, dropped_labels, guides_itself, led_away_from, led_by
 from triptych.diffusion.likelihood import FlowODEConfig, log_prob
 from triptych.diffusion.model import last_sample
 from triptych.diffusion.ode import runge_kutta_4
@@ -130,7 +130,7 @@ class ContinuousConfig(ModelConfig):
         self.require(0 <= self.label_dropout < 1, "label_dropout", "from 0 to below 1")
         self.require(self.label_dropout == 0 or self.class_conditional, "label_dropout", "0 where class_conditional is false")
         try:
-            guides_itself(self.sampling, label_dropout=self.label_dropout)
+            check_default_guidance(self.sampling, label_dropout=self.label_dropout)
         except ConfigError as error:
             raise error.inside("sampling") from None
 
@@ -283,7 +283,7 @@ class ContinuousModel(Model):
         """What guides by the difference to it: the guide's model, or without a guide the model itself, told no label."""
         if guide is not None:
             return guide.weak
-        if not guides_itself(settings, label_dropout=self.config.label_dropout):
+        if not guides_itself(self, settings, label_dropout=self.config.label_dropout):
             return None
         assert labels is not None, "a model with label dropout is conditional"
         return self.predictor(torch.full_like(labels, NO_LABEL))

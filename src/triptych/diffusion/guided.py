@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from triptych.core.batch import checked_labels
 from triptych.core.config import Config, spelled
 from triptych.core.errors import ConfigError
-from triptych.core.model import Model, Report
+from triptych.core.model import Guidable, Model, Report
 from triptych.core.rng import Rng
 from triptych.diffusion.gaussian import Coefficients, GaussianConfig, NoiseConfig
 from triptych.diffusion.guidance import Interval, LabelledPredictor, NoisyImageClassifier, classifier_score, same_noise
@@ -139,21 +139,35 @@ def _require_same(setting: str, model: GuidableModel, guide: NoisyImageClassifie
         raise ConfigError(setting, f"its noise schedule is {theirs}, this model's {ours}; give one trained on the same")
 
 
-def guides_itself(settings: GuidanceSettings, *, label_dropout: float) -> bool:
-    """Whether a model without another one guides itself, by what it says without labels. Raises ConfigError where it cannot."""
+def guides_itself(model: Model, settings: GuidanceSettings, *, label_dropout: float) -> bool:
+    """Whether the model guides itself where no other one does, by what it says without labels. Raises ConfigError where it cannot."""
+    guide = "give a guide, or " if isinstance(model, Guidable) else "give "
     if settings.guidance_scale == 1:
         if settings.guidance_interval is not None:
-            got = spelled(settings.guidance_interval)
-            reason = f"got {got}, but nothing guides; give a guide, or a {{}} other than 1"
+            reason = f"got {spelled(settings.guidance_interval)}, but nothing guides; {guide}a {{}} other than 1"
             raise ConfigError("guidance_interval", reason, ["guidance_scale"])
         return False
     if label_dropout == 0:
         raise ConfigError(
             "guidance_scale",
             f"got {settings.guidance_scale}, but this model was not trained with model.label_dropout, which classifier-free guidance "
-            "needs; give a guide, or 1",
+            f"needs; {guide}1",
         )
     return True
+
+
+def check_default_guidance(settings: GuidanceSettings, *, label_dropout: float, guidable: bool = True) -> None:
+    """Raises ConfigError where a model's default settings, those of the grids in training, ask for what only a guide could do.
+
+    `guidable`: whether another model may guide it later, by settings of its own.
+    """
+    later = "; {} of a guide is given when sampling" if guidable else ""
+    if settings.guidance_scale != 1 and label_dropout == 0:
+        reason = f"got {settings.guidance_scale}, expected 1 in a model without label_dropout{later.format('the scale')}"
+        raise ConfigError("guidance_scale", reason)
+    if settings.guidance_scale == 1 and settings.guidance_interval is not None:
+        reason = f"got {spelled(settings.guidance_interval)}, expected nothing with guidance_scale 1{later.format('the interval')}"
+        raise ConfigError("guidance_interval", reason)
 
 
 def dropped_labels(labels: Tensor | None, rng: Rng, *, probability: float) -> Tensor | None:

@@ -24,7 +24,7 @@ from triptych.core.rng import Rng
 from triptych.diffusion.bounds import bound, losses
 from triptych.diffusion.gaussian import Coefficients, Denoiser, GaussianConfig, GaussianDiffusion, ImageHook, times_at
 from triptych.diffusion.guidance import extrapolated, in_terms_of, up_to
-from triptych.diffusion.guided import Guide, dropped_labels, guides_itself
+from triptych.diffusion.guided import Guide, check_default_guidance, dropped_labels, guides_itself
 from triptych.diffusion.likelihood import FlowODEConfig, log_prob
 from triptych.diffusion.networks import Network, NetworkConfig, network_for
 from triptych.diffusion.path_solvers import PATH_SOLVERS, Grid, process_steps
@@ -42,7 +42,7 @@ from triptych.diffusion.samplers import (
     x0_rows,
 )
 from triptych.diffusion.solvers import LARGEST_SIGMA, SOLVERS, Spacing, num_points, points_of
-from triptych.diffusion.timestep_sampling import TimestepSamplerName, make_timestep_sampler
+from triptych.diffusion.timestep_sampling import LOSS_HISTORY, TimestepSamplerName, make_timestep_sampler
 from triptych.diffusion.unet import NO_LABEL, UNetConfig
 
 Conditions = tuple[Tensor | None, ...]
@@ -76,7 +76,7 @@ class SamplingConfig(Config):
     guidance_interval: tuple[float, float] | None = None
     "Guide only where the noise level sqrt(1 / abar - 1) is above the first and at most the second number; None: everywhere."
     clip_guided: bool = False
-    "Clip once more after the shift by a classifier (not in ancestral sampling, which shifts the mean)."
+    "With clip: clip once more after the shift by a classifier (not in ancestral sampling, which shifts the mean)."
 
     def validate(self) -> None:
         if not self.between_timesteps:  # solvers have a rule of their own
@@ -122,6 +122,8 @@ class DiffusionConfig(ModelConfig):
     """A diffusion model of images."""
 
     changeable: ClassVar = frozenset(("sampling",))
+    guidable: ClassVar[bool] = True
+    "Whether another model may guide its models when they sample."
 
     network: NetworkConfig = dataclasses.field(default_factory=UNetConfig)
     "The U-Net, or a transformer over patches (kind dit)."
@@ -141,10 +143,7 @@ class DiffusionConfig(ModelConfig):
         self.require(self.label_dropout == 0 or self.class_conditional, "label_dropout", "0 where class_conditional is false")
         try:
             self.sampling.check(self.diffusion)
-            alone = self.sampling.guidance_scale == 1 or self.label_dropout > 0
-            self.sampling.require(
-                alone, "guidance_scale", "1 in a model without label_dropout; the scale of a guide is given when sampling"
-            )
+            check_default_guidance(self.sampling, label_dropout=self.label_dropout, guidable=self.guidable)
         except ConfigError as error:
             raise error.inside("sampling") from None
 
@@ -159,6 +158,7 @@ class DiffusionModel(Model):
     gathers = "blocks"
     averaged = ("network",)
     validated = ("denoise",)
+    of_training = LOSS_HISTORY
     likelihood = FlowODEConfig()
 
     def __init__(self, config: DiffusionConfig, spec: DataSpec) -> None:
@@ -273,7 +273,7 @@ class DiffusionModel(Model):
         """What guides by the difference to it: the guide's model, or without a guide the network itself, told no label."""
         if guide is not None:
             return None if guide.weak is None else in_terms_of(self.diffusion, guide.weak)
-        if not guides_itself(settings, label_dropout=self.config.label_dropout):
+        if not guides_itself(self, settings, label_dropout=self.config.label_dropout):
             return None
         labels = conditions[-1]
         assert labels is not None, "a model with label dropout is conditional"
@@ -302,7 +302,8 @@ class DiffusionModel(Model):
         if settings.sampler == "ancestral":
             yield from ancestral_steps(process, denoise, x, noise=noise, hook=hook, score=score)
             return
-        if settings.between_timesteps and score is not None:
+        # Where it clips, DDIM is the published program's, which asks the classifier at every timestep.
+        if score is not None and (settings.between_timesteps or not settings.clip):
             # Above it no class can be seen, and what a network says of it all the same would move x_0 by sigma times as much.
             score = up_to(score, LARGEST_SIGMA)
         rows = x0_rows(process, points, x)

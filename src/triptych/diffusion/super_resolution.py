@@ -30,6 +30,8 @@ class SuperResolutionConfig(DiffusionConfig):
     """A diffusion model that makes large images of small ones."""
 
     kind_name: ClassVar = "super-resolution"
+    within_bounds: ClassVar = True
+    guidable: ClassVar = False
 
     network: UNetConfig = field(default_factory=UNetConfig)
     "The U-Net."

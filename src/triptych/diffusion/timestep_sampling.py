@@ -15,6 +15,8 @@ TimestepSamplerName = Literal["uniform", "loss-second-moment"]
 
 HISTORY = 10
 UNIFORM_PROBABILITY = 0.001
+LOSS_HISTORY = frozenset(("timesteps.history", "timesteps.count"))
+"""The buffers of `LossSecondMoment` in a model whose `timesteps` it is: losses of its own training."""
 
 
 class UniformTimesteps(nn.Module):
@@ -65,7 +67,7 @@ class LossSecondMoment(UniformTimesteps):
         if not self.training:
             return super().draw(rng)
         p = self.probabilities()
-        cumulative = p.cumsum(0)
+        cumulative = (p * 2.0**52).long().cumsum(0).double()  # of whole numbers: those of others have no fixed order on a GPU
         t = torch.searchsorted(cumulative, rng.uniform("t").double() * cumulative[-1], right=True).clamp_(max=self.steps - 1)
         return t, (1 / (self.steps * p[t])).float()
 

@@ -211,14 +211,20 @@ class TrainConfig(Config):
 class PhaseOptimConfig(Config):
     """Settings of the optimizer that differ in the steps of a phase, or change over the run. None: as in the rest of the section."""
 
+    unwritten: ClassVar = frozenset(("rate_factor", "beta2_power"))
+
     phase: str | None = None
     "Name of the phase, as in the log; None: every phase."
     learning_rate: float | Ramp | None = None
-    "Before warm-up, schedule and the model's own factor."
+    "In place of the section's, before warm-up, schedule and the model's own factor."
+    rate_factor: float | Ramp | None = None
+    "Times the section's learning_rate, which then moves this one too; in place of learning_rate."
     beta1: float | Ramp | None = None
     "The first of betas."
     beta2: float | Ramp | None = None
     "The second of betas."
+    beta2_power: float | Ramp | None = None
+    "The second of the section's betas to this power, as in a lazy phase; in place of beta2."
     eps: float | Ramp | None = None
     "Added to the denominator."
     weight_decay: float | Ramp | None = None
@@ -227,11 +233,13 @@ class PhaseOptimConfig(Config):
     "Largest norm of the gradient of the phase's networks."
 
     def validate(self) -> None:
-        for name in ("learning_rate", "eps", "clip_norm"):
+        for name in ("learning_rate", "rate_factor", "beta2_power", "eps", "clip_norm"):
             self.require(all(0 < value < math.inf for value in ends(getattr(self, name))), name, "a positive number")
         for name in ("beta1", "beta2"):
             self.require(all(0 <= value < 1 for value in ends(getattr(self, name))), name, "from 0 to below 1")
         self.require(all(value >= 0 for value in ends(self.weight_decay)), "weight_decay", "0 or more")
+        self.require(self.rate_factor is None or self.learning_rate is None, "rate_factor", "nothing beside learning_rate")
+        self.require(self.beta2_power is None or self.beta2 is None, "beta2_power", "nothing beside beta2")
 
 
 @config

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 
 from torch.optim import Optimizer
 
 from triptych.core.batch import ClipLength
 from triptych.core.errors import ConfigError, nearest
 from triptych.core.model import Model, Phase, TrainingProgress
-from triptych.core.ramp import value_at
-from triptych.engine.config import OptimConfig, TrainConfig
+from triptych.core.ramp import Ramp, ends, scaled, value_at
+from triptych.engine.config import OptimConfig, PhaseOptimConfig, TrainConfig
 from triptych.engine.distributed import World
 from triptych.engine.sharding import refuse_undividable
 from triptych.engine.statistics import needs_batches
@@ -38,12 +38,48 @@ class StepSettings:
 
 def step_settings(optim: OptimConfig, phase: Phase, progress: TrainingProgress) -> StepSettings:
     """The settings of `optim` in a step of the phase. `Phase.rate` is a factor of the learning rate."""
-    settings = StepSettings(optim.learning_rate, *optim.betas, optim.eps, optim.weight_decay, optim.clip_norm)
+    said = _said_of(optim, phase)
+    if (factor := said.pop("rate_factor", None)) is not None:
+        said["learning_rate"] = scaled(factor, optim.learning_rate)
+    if (power := said.pop("beta2_power", None)) is not None:
+        said["beta2"] = optim.betas[1] ** value_at(power, progress.images_seen)
+    settings = replace(_of_section(optim), **{name: value_at(value, progress.images_seen) for name, value in said.items()})
+    return replace(settings, learning_rate=scheduled_rate(settings.learning_rate, optim, progress) * phase.rate)
+
+
+_RIVALS = {"rate_factor": "learning_rate", "learning_rate": "rate_factor", "beta2_power": "beta2", "beta2": "beta2_power"}
+"""Settings of a phase and those that say the same in another way."""
+_CHANGES = [field.name for field in fields(PhaseOptimConfig) if field.name != "phase"]
+
+
+def _of_section(optim: OptimConfig) -> StepSettings:
+    return StepSettings(optim.learning_rate, *optim.betas, optim.eps, optim.weight_decay, optim.clip_norm)
+
+
+def _said_of(optim: OptimConfig, phase: Phase) -> dict[str, float | Ramp]:
+    """What `optim.phases` says of the phase, by the names of PhaseOptimConfig; of several that say the same, the last one."""
+    said: dict[str, float | Ramp] = {}
     for change in optim.phases:
         if change.phase in (None, phase.name):
-            changed = {name: getattr(change, name) for name in vars(settings) if getattr(change, name) is not None}
-            settings = replace(settings, **{name: value_at(value, progress.images_seen) for name, value in changed.items()})
-    return replace(settings, learning_rate=scheduled_rate(settings.learning_rate, optim, progress) * phase.rate)
+            changed = {name: getattr(change, name) for name in _CHANGES if getattr(change, name) is not None}
+            said = {name: value for name, value in said.items() if _RIVALS.get(name) not in changed} | changed
+    return said
+
+
+_NAMES = {"beta1": "the first of optim.betas", "beta2": "the second of optim.betas"}
+
+
+def without_effect(optim: OptimConfig, phases: Sequence[Phase]) -> Iterator[str]:
+    """A line for each number of the section that does nothing in some of the phases, for `optim.phases` has another one there.
+
+    A ramp that begins at the section's number is no other one.
+    """
+    for name, number in vars(_of_section(optim)).items():
+        said = {phase.name: _said_of(optim, phase).get(name) for phase in phases}
+        where = [phase for phase, value in said.items() if value is not None and ends(value)[0] != number]
+        if where and number is not None:
+            told = _NAMES.get(name, f"optim.{name}")
+            yield f"{told}, {number:g}, does nothing in {', '.join(where)}: optim.phases has another {name} there"
 
 
 def scheduled_rate(rate: float, optim: OptimConfig, progress: TrainingProgress) -> float:
@@ -102,9 +138,9 @@ def refuse_impossible(model: Model, train: TrainConfig, world: World) -> None:
     group, microbatch = model.group_size, train.microbatch
     if group > 1 and train.batch_size % (group * world.size):
         processes = "" if world.size == 1 else f" in each of {world.size} processes"
-        advice = f"expected a multiple of {group * world.size}: groups of {group} images{processes} are compared with each other"
+        advice = f"expected a multiple of {group * world.size}: the model takes images in groups of {group}{processes}"
         raise ConfigError("train.batch_size", f"got {train.batch_size}, {advice}")
     if isinstance(microbatch, int) and microbatch % group:
         raise ConfigError(
-            "train.microbatch", f"got {microbatch}, expected a multiple of {group}, the images that are compared with each other"
+            "train.microbatch", f"got {microbatch}, expected a multiple of {group}, the images that the model takes as one group"
         )

@@ -33,6 +33,9 @@ from triptych.flows.memory import MemoryName
 from triptych.flows.multiscale import Encoded, Extent, MultiscaleFlow, StepSettings
 from triptych.nn.precision import without_tf32
 
+MOST_LEVELS = 16
+"""Of images of 65,536 pixels, which are larger than any."""
+
 
 @config
 class GlowSamplingConfig(Config):
@@ -103,7 +106,8 @@ class GlowConfig(ModelConfig):
     "Temperatures at which there are further grids during training, of the same noise."
 
     def validate(self) -> None:
-        for name in ("levels", "depth", "width"):
+        self.require(1 <= self.levels <= MOST_LEVELS, "levels", f"1 to {MOST_LEVELS}")
+        for name in ("depth", "width"):
             self.require(getattr(self, name) >= 1, name, "at least 1")
         self.require(1 <= self.bits <= 8, "bits", "1 to 8")
         self.require(self.init_images >= 2, "init_images", "at least 2")

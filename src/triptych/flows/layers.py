@@ -205,7 +205,8 @@ class InvertibleConvLU(_Matrix):
     def matrix(self) -> Float[Tensor, "c c"]:
         unit = torch.eye(len(self.sign), dtype=self.lower.dtype, device=self.lower.device)
         upper = self.upper.triu(1) + torch.diag(self.sign * self.log_scale.exp())
-        return self.permutation @ (self.lower.tril(-1) + unit) @ upper
+        with full_precision(upper):  # also on the way back through the inverses
+            return self.permutation @ (self.lower.tril(-1) + unit) @ upper
 
     def log_dets(self, layers: Sequence[Mixing]) -> Float64[Tensor, " k"]:
         return torch.stack([layer.log_scale for layer in layers if isinstance(layer, InvertibleConvLU)]).sum(1, dtype=torch.float64)

@@ -37,6 +37,7 @@ from triptych.gans.model import Contest, GANConfig
 from triptych.gans.norms import AdaptiveNorm, Norm, NormKind
 from triptych.gans.translation_base import GeneratorConfig, Styles, TranslationGAN, check_sides
 from triptych.gans.weight_norms import WeightNorm
+from triptych.nn.enlarging import padded
 
 
 @config
@@ -191,6 +192,13 @@ class FUNITDiscriminator(nn.Module):
         return self.model(images, labels)
 
 
+class _Mirrored(nn.Module):
+    """A border of one pixel, reflected."""
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h+2 w+2"]:
+        return padded(x, "reflect", rows=1, columns=1)
+
+
 class _ClassDiscriminator(nn.Module):
     def __init__(self, config: FUNITDiscriminatorConfig, *, num_classes: int, image_channels: int) -> None:
         super().__init__()
@@ -201,7 +209,7 @@ class _ClassDiscriminator(nn.Module):
         for index, (ins, outs) in enumerate(pairwise(widths)):
             layers += [ResBlock(ins, ins, order="NACNAC", options=options), ResBlock(ins, outs, order="NACNAC", options=options)]
             if index < config.num_layers - 1:
-                layers += [nn.ReflectionPad2d(1), nn.AvgPool2d(3, stride=2)]
+                layers += [_Mirrored(), nn.AvgPool2d(3, stride=2)]
         self.model = Stack(layers)
         self.classifier = ConvBlock(widths[-1], 1, 1, order="AC", options=options)
         self.embedder = nn.Embedding(num_classes, widths[-1])

@@ -104,7 +104,7 @@ class LabelMaps:
 
 
 def class_channels(spec: InputSpec) -> int:
-    """The channels of a one-hot class map: one more than classes where there are ignored pixels."""
+    """The channels of a one-hot class map: one more than classes where ignored pixels have one, and not where they are blank."""
     return (spec.num_classes or 0) + spec.dont_care
 
 

@@ -161,3 +161,10 @@ def reduced(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c _ _"]:
     while images.shape[3] > _LARGEST:
         images = F.avg_pool2d(images, 2)
     return images
+
+
+def reduced_side(side: int) -> int:
+    """Pixels of a side of `reduced` images, which are squares."""
+    while side > _LARGEST:
+        side //= 2
+    return side

@@ -15,7 +15,7 @@ from triptych.core.rng import Rng
 from triptych.gans.from_noise import NoiseGAN
 from triptych.gans.groups import in_groups
 from triptych.gans.perceptual import PerceptualLoss
-from triptych.gans.projection import ProjectionConfig, distance_from, projected
+from triptych.gans.projection import ProjectionConfig, distance_from, projected, reduced_side
 from triptych.gans.stylegan2_networks import StyleGAN2Generator
 
 _DRAWS = 1000  # of w, for their deviation: it is a sum over all of w's numbers, and so known to a percent
@@ -61,7 +61,7 @@ class StyleSpace(NoiseGAN):
                 said = f"got {settings.distance}, so that images of {self.image_shape[2]} pixels are compared by their pixels"
                 raise ConfigError("distance", f"{said} and the settings of perceptual do nothing; give features, or leave them out")
             return {}
-        settings.perceptual.check_size(*self.image_shape[1:])
+        settings.perceptual.check_size(*map(reduced_side, self.image_shape[1:]))
         self.perceptual = PerceptualLoss(settings.perceptual)
         return {"perceptual": settings.perceptual.weights}
 

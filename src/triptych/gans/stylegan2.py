@@ -171,15 +171,19 @@ class StyleGAN2(StyleSpace):
         return terms
 
     def _path_loss(self, batch: Batch, rng: Rng) -> LossTerms:
-        """weight (|J^T y| - a)^2 of one image in `shrink` (Karras et al. 2020, Eq. 4), a the mean length of earlier steps."""
+        """weight (|J^T y| - a)^2 of one image in `shrink` (Karras et al. 2020, Eq. 4), a the mean length of earlier steps.
+
+        It is there once for all the steps that the generator takes in so many iterations.
+        """
         settings = self.config.path
+        every = settings.every * self.config.generator_steps
         some = slice(None, None, settings.shrink)
         labels = self.labels_of(batch)
         lengths = self.path_lengths(None if labels is None else labels[some], rng[some])
         errors = (lengths - self.path_mean).square()
         share = len(rng) / len(lengths)  # the loop divides by the number of all images
         loss = torch.zeros(len(rng), dtype=errors.dtype, device=errors.device)
-        loss[some] = settings.weight * settings.every * share * errors
+        loss[some] = settings.weight * every * share * errors
         measured = {"path": _spread(errors.detach(), len(rng)), "path_length": _spread(lengths.detach(), len(rng))}
         return LossTerms(loss, measured, observed={"path_length": lengths.detach()})
 

@@ -9,7 +9,7 @@ import importlib
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from triptych.core.errors import CheckpointError, ConfigError, nearest
 from triptych.core.files import write_text
+from triptych.core.ramp import ends
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -113,6 +114,18 @@ def refuse(request: ImportRequest, names: tuple[str, ...], reason: str) -> None:
     for name in names:
         if getattr(request, name) != (1 if name == "processes" else None):
             raise ConfigError(name, f"{reason}: leave it out")
+
+
+def going_on(config: RunConfig) -> RunConfig:
+    """The settings with averages of the weights that go on from what is imported, where those of a new run would begin at its weights.
+
+    One by its length grows with the run, and so begins anew all the same.
+    """
+    averages = []
+    for average in config.train.averages:
+        half_life = None if average.half_life is None else round(ends(average.half_life)[-1])
+        averages.append(replace(average, half_life=half_life, warmup=False, ramp_up=None, start=0))
+    return replace(config, train=replace(config.train, ema_warmup=False, ema_start=0, averages=tuple(averages)))
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from triptych.nn.convolution import fast_convolution
 from triptych.nn.forward_mode import has_tangent
+from triptych.nn.lookup import in_order
 from triptych.nn.resample import enlarged
 
 Border = Literal["zeros", "reflect", "replicate"]
@@ -58,8 +59,19 @@ def convolved_enlarged(
 
 def padded(x: Float[Tensor, "b c h w"], border: Literal["reflect", "replicate"], *, rows: int, columns: int) -> Float[Tensor, "b c _ _"]:
     """x with so many rows above and below, and columns on both sides."""
+    if border == "reflect" and in_order(x):
+        return mirrored(x, rows=rows, columns=columns)
     with torch.autocast(x.device.type, enabled=False):  # which would make it float32
         return F.pad(x, (columns, columns, rows, rows), mode=border)
+
+
+def mirrored(x: Float[Tensor, "b c h w"], *, rows: int, columns: int) -> Float[Tensor, "b c _ _"]:
+    """The same, reflected, of parts put side by side, whose gradients have a fixed order on a GPU; those of F.pad have none there."""
+    for axis, count in ((2, rows), (3, columns)):
+        if count:
+            last = x.shape[axis] - 1
+            x = torch.cat((x.narrow(axis, 1, count).flip(axis), x, x.narrow(axis, last - count, count).flip(axis)), dim=axis)
+    return x
 
 
 def folds(x: Tensor, reach: int) -> bool:

@@ -62,8 +62,9 @@ def coco_funit_omniglot() -> RunConfig:
 def funit_animal_faces() -> RunConfig:
     """FUNIT on faces of animals, 256x256, 121.0M + 92.0M parameters.
 
-    The discriminator's are those for the 149 classes of its published weights. The original trained on 8 GPUs of 32 GB for about a week.
-    data.path is a folder or archive with a folder for each class, or with such folders in train/ and val/.
+    The discriminator's are those for the 149 classes of its published weights. Of the classes of a folder without train/ and val/ a share
+    is held out, which the discriminator does not know: --data.validation-fraction 0 trains on all of them. The original trained on 8 GPUs
+    of 32 GB for about a week. data.path is a folder or archive with a folder for each class, or with such folders in train/ and val/.
     """
     return RunConfig(
         model=FUNITConfig(initial=InitConfig(kind="none")),
@@ -98,7 +99,8 @@ def coco_funit_animal_faces() -> RunConfig:
 def coco_funit_mammals() -> RunConfig:
     """COCO-FUNIT on mammals, 256x256, 121.6M + 92.2M parameters.
 
-    The discriminator's are those for the 305 classes of its published weights; all else as in funit-animal-faces.
+    The discriminator's are those for the 305 classes of its published weights, with --data.validation-fraction 0; all else as in
+    funit-animal-faces.
     """
     return coco_funit_animal_faces()
 

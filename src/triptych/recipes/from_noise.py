@@ -67,7 +67,8 @@ def r3gan_cifar10_cond() -> RunConfig:
     of .bin files.
     """
     network = _network(768, 768, 768, 768)
-    return _published(network, image_size=32, batch_size=512, millions=250, gamma=0.05, half_life=5, p=0.55, class_conditional=True)
+    recipe = _published(network, image_size=32, batch_size=512, millions=250, gamma=0.05, half_life=5, p=0.55, class_conditional=True)
+    return replace(recipe, data=replace(recipe.data, validation_fraction=_OF_TEST_IMAGES))
 
 
 def r3gan_ffhq64() -> RunConfig:
@@ -133,11 +134,14 @@ def _published(
     burn_in: float = 20,
     class_conditional: bool = False,
 ) -> RunConfig:
-    """A row of the paper's table of settings (appendix D), in its units: millions of images, of which an iteration counts one batch."""
+    """A row of the paper's table of settings (appendix D), in its units: millions of images, of which an iteration counts one batch.
+
+    All images are learned, as in the paper: nothing is held out.
+    """
     every = _seen(millions / 250)
     return RunConfig(
         model=_model(network, gamma=gamma, ada=R3GAN_CHANGES, p=p, burn_in=_seen(burn_in), class_conditional=class_conditional),
-        data=DataConfig(image_size=image_size, labels="auto" if class_conditional else "none"),
+        data=DataConfig(image_size=image_size, labels="auto" if class_conditional else "none", validation_fraction=0.0),
         train=watched(
             TrainConfig(
                 total_images=_seen(millions),
@@ -174,10 +178,13 @@ def _small(*, image_size: int, source: Source, images: int, burn_in: int) -> Run
                 sample_every=images // 10,
             )
         ),
-        optim=_optim(burn_in, rates=(1e-3, 2e-4)),
+        optim=_optim(burn_in, rate=1e-3, falls_to=0.2),
         log=LogConfig(every=3_200),
     )
 
+
+_OF_TEST_IMAGES = DataConfig().validation_fraction
+"""Holds out the test images of a set that has some, and so none of those that are learned."""
 
 _OF_DIGITS = replace(R3GAN_CHANGES, x_flip=0.0, rotation_90=0.0, rotation=0.0, hue_rotation=0.0, saturation=0.0)
 """Changes that leave a digit what it is; grey images have no colours."""
@@ -199,10 +206,10 @@ def _network(*widths: int, group_channels: int = 16, half_stages: int = 3) -> R3
     return R3GANNetworkConfig(widths=widths, group_channels=group_channels, half_stages=half_stages)
 
 
-def _optim(burn_in: int, *, rates: tuple[float, float] = (2e-4, 5e-5)) -> OptimConfig:
-    """Adam with the learning rate from the first of `rates` to the second, and beta2 from 0.9 to 0.99."""
-    change = PhaseOptimConfig(learning_rate=_ramp(*rates, burn_in), beta2=_ramp(0.9, 0.99, burn_in))
-    return OptimConfig(name="adam", learning_rate=rates[0], betas=(0.0, 0.9), phases=(change,))
+def _optim(burn_in: int, *, rate: float = 2e-4, falls_to: float = 0.25) -> OptimConfig:
+    """Adam with the learning rate from `rate` to `falls_to` of it, and beta2 from 0.9 to 0.99."""
+    change = PhaseOptimConfig(rate_factor=_ramp(1, falls_to, burn_in), beta2=_ramp(0.9, 0.99, burn_in))
+    return OptimConfig(name="adam", learning_rate=rate, betas=(0.0, 0.9), phases=(change,))
 
 
 def _ramp(start: float, end: float, images: int) -> Ramp:

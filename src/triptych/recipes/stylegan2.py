@@ -2,7 +2,8 @@
 
 The published ones have the settings of "Training Generative Adversarial Networks with Limited Data" (Karras et al. 2020,
 https://arxiv.org/abs/2006.06676): its `auto` for any images, and those that its figures were made with. Where a phase is lazy, every k
-iterations, the optimizer's settings are those of so many more steps: the learning rate times k / (k + 1), and beta2 to that power.
+iterations, the optimizer's settings are those of so many more steps: the learning rate times k / (k + 1), and beta2 to that power. Those
+of `optim` itself are before this correction.
 
 What differs in how they are trained here: bf16 where the original had fp16, in the same four resolutions; and a gradient that is not finite
 ends the run, where the original took it for 0.
@@ -16,9 +17,9 @@ from typing import Literal
 from triptych.data.config import DataConfig
 from triptych.engine.config import AverageConfig, LogConfig, OptimConfig, PhaseOptimConfig, TrainConfig
 from triptych.gans.ada import ADAConfig
-from triptych.gans.model import DISCRIMINATOR, PENALTY
+from triptych.gans.model import DISCRIMINATOR, GENERATOR, PENALTY
 from triptych.gans.penalties import PenaltyConfig
-from triptych.gans.stylegan2 import PathConfig, StyleGAN2Config
+from triptych.gans.stylegan2 import PATH, PathConfig, StyleGAN2Config
 from triptych.gans.stylegan2_layers import StyleGAN2DiscriminatorConfig, StyleGAN2GeneratorConfig
 from triptych.recipes.config import RunConfig
 from triptych.recipes.watching import watched, watched_cheaply
@@ -134,7 +135,9 @@ def stylegan2_cifar10_cond() -> RunConfig:
     model = recipe.model
     assert isinstance(model, StyleGAN2Config)
     # The path's phase did nothing in the original, and the optimizer's settings were those of a run with it.
-    return replace(recipe, model=replace(model, class_conditional=True, path=PathConfig(weight=0.0), style_mixing=0.0))
+    model = replace(model, class_conditional=True, path=PathConfig(weight=0.0), style_mixing=0.0)
+    # CIFAR-10 has test images of its own, which are held out: all others are learned.
+    return replace(recipe, model=model, data=replace(recipe.data, validation_fraction=DataConfig().validation_fraction))
 
 
 def _auto(image_size: int, *, gpus: int = 1) -> RunConfig:
@@ -166,7 +169,10 @@ def _published(
     millions: int = 25,
     flip: bool = False,
 ) -> RunConfig:
-    """A row of the table of settings. `layers`: of the mapping network; `group`: of minibatch deviation; half_life: of the average."""
+    """A row of the table of settings. `layers`: of the mapping network; `group`: of minibatch deviation; half_life: of the average.
+
+    All images are learned, as in the original: nothing is held out.
+    """
     base = 16_384 if 32 < image_size < 512 else 32_768
     return RunConfig(
         model=StyleGAN2Config(
@@ -175,7 +181,7 @@ def _published(
             penalty=PenaltyConfig(r1_gamma=gamma, every=16, at="original"),
             ada=_ADA,
         ),
-        data=DataConfig(image_size=image_size, flip=flip),
+        data=DataConfig(image_size=image_size, flip=flip, validation_fraction=0.0),
         train=watched(
             TrainConfig(
                 total_images=millions * 1_000_000,
@@ -225,5 +231,6 @@ def _small(data: DataConfig, *, images: int) -> RunConfig:
 
 def _lazy(rate: float) -> OptimConfig:
     """Adam with a path length every 4 iterations, for the generator's phases, and R1 every 16, for the discriminator's."""
-    others = [PhaseOptimConfig(phase=phase, learning_rate=rate * 16 / 17, beta2=0.99 ** (16 / 17)) for phase in (DISCRIMINATOR, PENALTY)]
-    return OptimConfig(name="adam", learning_rate=rate * 4 / 5, betas=(0.0, 0.99 ** (4 / 5)), phases=tuple(others))
+    corrections = {DISCRIMINATOR: 16 / 17, PENALTY: 16 / 17, GENERATOR: 4 / 5, PATH: 4 / 5}
+    phases = tuple(PhaseOptimConfig(phase=phase, rate_factor=share, beta2_power=share) for phase, share in corrections.items())
+    return OptimConfig(name="adam", learning_rate=rate, betas=(0.0, 0.99), phases=phases)

@@ -12,14 +12,18 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from triptych.core.ramp import Ramp
 from triptych.evaluation.near_equal import LEVELS, near_equal_share
 from triptych.evaluation.spread import spread
+from triptych.gans.penalties import PenaltyConfig
+from triptych.recipes.config import RunConfig
 
 NEAR_EQUAL, SPREAD = "near_equal", "spread"
 """The two figures."""
 _MOST_EQUAL, _USUAL_TIMES = 0.01, 3
 """Above this share pairs are equal too often, and above so many times that of real images: some sets have images twice."""
 _LEAST_SPREAD = 0.5
+_STRONGER = 4
 _PATIENCE = 3
 """Evaluations: before it has learned, a model draws alike images too."""
 
@@ -32,10 +36,11 @@ def collapse_figures(made: np.ndarray, real: np.ndarray | None) -> dict[str, flo
     return found if real is None else found | {SPREAD: spread(made, real)}
 
 
-def collapse_news(now: Figures, before: Sequence[Figures], *, usual: float = 0.0) -> str | None:
+def collapse_news(now: Figures, before: Sequence[Figures], *, config: RunConfig, usual: float = 0.0) -> str | None:
     """What is said when samples have become alike, and when they differ again; None: nothing new.
 
-    `before`: the earlier evaluations of the run, in order. `usual`: the share of near-equal pairs among real images.
+    `before`: the earlier evaluations of the run, in order. `config`: that of the run, by whose flags it can be mended. `usual`: the share
+    of near-equal pairs among real images.
     """
     flags = [_alike(each, usual) for each in (*before, now)]
     if _due(flags) == _due(flags[:-1]):
@@ -51,9 +56,20 @@ def collapse_news(now: Figures, before: Sequence[Figures], *, usual: float = 0.0
         reasons.append(f"recall {now['recall']:.3g}")
     return (
         f"warning: samples {'are still' if all(flags) else 'have become'} alike: {', '.join(reasons)}; look at the grids, and begin anew "
-        "from an earlier checkpoint (--init-from RUN/checkpoints/N) with a lower --optim.learning-rate or, for a GAN, a stronger "
-        "--model.penalty.r1-gamma"
+        f"from an earlier checkpoint (--init-from RUN/checkpoints/N) with a lower --optim.learning-rate{_more_penalty(config)}"
     )
+
+
+def _more_penalty(config: RunConfig) -> str:
+    """The flags of a GAN whose discriminator is penalised that make a penalty four times as strong; nothing of other models."""
+    penalty = getattr(config.model, "penalty", None)
+    if not isinstance(penalty, PenaltyConfig) or not penalty.wanted:
+        return ""
+    flags = []
+    for name, gamma in (("r1-gamma", penalty.r1_gamma), ("r2-gamma", penalty.r2_gamma)):
+        values = {".start": gamma.start, ".end": gamma.end} if isinstance(gamma, Ramp) else {"": gamma}
+        flags += [f"--model.penalty.{name}{end} {_STRONGER * value:g}" for end, value in values.items() if value]
+    return f" or a stronger penalty ({' '.join(flags)})"
 
 
 def _due(flags: Sequence[bool]) -> bool:

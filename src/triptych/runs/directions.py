@@ -263,16 +263,18 @@ class Edit:
             raise ConfigError("pick", "got None, expected the numbers of the samples that are moved")
         return list(range(self.count or SAMPLES))
 
-    def made_of(self, picked: Latents, directions: Directions | None, *, styles: Sequence[int] = ()) -> Latents:
+    def made_of(
+        self, picked: Latents, directions: Directions | None, *, styles: Sequence[int] = (), noise_from: int | None = None
+    ) -> Latents:
         """The latents of the images, a row of them after the other. Raises ConfigError for directions that are not there.
 
-        `styles`: of a grid of mixed styles, the `style_sizes` of the model.
+        `styles`: of a grid of mixed styles, the `style_sizes` of the model. `noise_from`: as of `between`.
         """
         if self.mix is not None:
             return mixed(picked, self.mix, first_fine=first_style(styles, self.mix_at))
         count = self.columns or 1
         if self.between is not None:
-            made = between(picked, 0, 1, count, path=self.path or "linear")
+            made = between(picked, 0, 1, count, path=self.path or "linear", noise_from=noise_from)
         else:
             made = picked.repeated(count) if count > 1 else picked
         if not self.strengths:

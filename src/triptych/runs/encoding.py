@@ -170,7 +170,9 @@ class Coder:
         if edit.between is not None:
             edit = replace(edit, path=edit.path or require_decoder(self.model).interpolation)
         styles = self._styles(picked) if edit.mix is not None else ()
-        made = edit.made_of(picked, directions if isinstance(directions, Directions) else None, styles=styles)
+        noise_from = 1 if isinstance(self.model, Styled) else None
+        directions = directions if isinstance(directions, Directions) else None
+        made = edit.made_of(picked, directions, styles=styles, noise_from=noise_from)
         made = replace(made, settings=settings.to_dict())
         return self._images(made, self._labels(made, None), out, columns=edit.columns, kept=kept, cornered=edit.mix is not None)
 

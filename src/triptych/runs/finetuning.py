@@ -64,4 +64,5 @@ def _at_one_rate(optim: OptimConfig, how: Finetuning) -> OptimConfig:
     optim = replace(optim, schedule="constant", warmup_images=0, warmup_share=None)
     if how.rate is None:
         return optim
-    return replace(optim, learning_rate=how.rate, phases=tuple(replace(each, learning_rate=None) for each in optim.phases))
+    phases = tuple(replace(each, learning_rate=None, rate_factor=None) for each in optim.phases)
+    return replace(optim, learning_rate=how.rate, phases=phases)

@@ -85,11 +85,12 @@ class Sampled:
     "Of the sampler; None: those of the run."
 
 
-def between(latents: Latents, first: int, last: int, count: int, *, path: PathName = "linear") -> Latents:
+def between(latents: Latents, first: int, last: int, count: int, *, path: PathName = "linear", noise_from: int | None = None) -> Latents:
     """`count` latents at even distances on the way from one to another, the two included, exactly as they are.
 
     linear: z = (1 - a) z_1 + a z_2, a from 0 to 1. sphere: z = (sin((1 - a) w) z_1 + sin(a w) z_2) / sin w, w the angle between the two
     (Shoemake 1985): the length changes evenly, where on the straight line between two independent noises it falls to 0.7 of theirs.
+    Arrays from `noise_from` on are noise (None: they are latents as the others), and each goes on a sphere of its own whatever the path.
     The labels are theirs where both have the same, else None. Raises ConfigError for latents that are not there.
     """
     if path not in get_args(PathName):
@@ -97,20 +98,28 @@ def between(latents: Latents, first: int, last: int, count: int, *, path: PathNa
     if whole_number(count, "count") < 2:
         raise ConfigError("count", f"got {count}, expected at least 2 between two latents")
     ends = latents.chosen((first, last), setting="between")
+    split = len(ends.arrays) if noise_from is None else noise_from
+    made = _way(ends.arrays[:split], count, path=path)
+    for noise in ends.arrays[split:]:
+        made += _way((noise,), count, path="sphere")
+    same = ends.labels is not None and ends.labels[0] == ends.labels[1]
+    return Latents(made, np.repeat(ends.labels[:1], count) if ends.labels is not None and same else None)
+
+
+def _way(ends: Sequence[np.ndarray], count: int, *, path: PathName) -> tuple[np.ndarray, ...]:
+    """The arrays (count, ...) of the way between pairs (2, ...), all at one angle."""
     shares = np.linspace(0, 1, count)
     weights = np.stack((1 - shares, shares))
     angle = _angle(ends) if path == "sphere" else 0.0
     if np.sin(angle) > _SMALLEST_SINE:
         weights = np.sin(weights * angle) / np.sin(angle)
-    made = tuple(np.tensordot(weights.T.astype(np.float32), array, axes=1) for array in ends.arrays)
-    same = ends.labels is not None and ends.labels[0] == ends.labels[1]
-    return Latents(made, np.repeat(ends.labels[:1], count) if ends.labels is not None and same else None)
+    return tuple(np.tensordot(weights.T.astype(np.float32), array, axes=1) for array in ends)
 
 
-def _angle(pair: Latents) -> float:
+def _angle(pair: Sequence[np.ndarray]) -> float:
     """The angle between two latents, all levels together, in radians."""
     products = np.zeros((2, 2))
-    for array in pair.arrays:
+    for array in pair:
         rows = array.reshape(2, -1).astype(np.float64)
         products += rows @ rows.T
     lengths = np.sqrt(products[0, 0] * products[1, 1])

@@ -11,6 +11,7 @@ from triptych.engine.callables import BY_VALIDATION
 from triptych.engine.checkpoint import Checkpoint
 from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory
+from triptych.engine.schedule import without_effect
 from triptych.recipes.config import RunConfig
 from triptych.runs.document import RunDocument
 
@@ -52,6 +53,7 @@ def opening_lines(
         )
     yield from short_clips(model, data)
     yield from long_warmup(document.config)
+    yield from without_effect(document.config.optim, model.phases)
 
 
 def short_clips(model: Model, data: Data) -> Iterator[str]:

@@ -211,7 +211,8 @@ def _warn(message: str) -> None:
 def build(config: RunConfig, spec: DataSpec) -> Model:
     """The run's model with its initial weights, on the CPU. Raises ConfigError where model and data do not fit."""
     if spec.latents is not None and config.model.within_bounds:
-        raise ConfigError("data.path", "got latents, but this model makes images within [-1, 1]; take a model of diffusion")
+        advice = "take a model of diffusion that is no upsampler"
+        raise ConfigError("data.path", f"got latents, but this model makes images within [-1, 1]; {advice}")
     try:
         model = seeded_build(config.model, spec, seed=config.train.seed)
     except ConfigError as error:

@@ -15,6 +15,7 @@ import torch
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError, RunError, Stopped
 from triptych.core.given import given_path, shown
+from triptych.core.memory import is_out_of_memory, said_of
 from triptych.core.model import DataInitialized, Model
 from triptych.core.rng import Rng
 from triptych.data.fingerprint import fingerprint
@@ -26,6 +27,7 @@ from triptych.engine.checkpoint import Checkpoint, checkpoint_path, load_checkpo
 from triptych.engine.distributed import World, failing_together, open_world
 from triptych.engine.loop import Loop
 from triptych.engine.metric_log import MetricLog
+from triptych.engine.microbatch import DoesNotFit
 from triptych.engine.progress import Progress, unwatched
 from triptych.engine.reporting import Reporting
 from triptych.engine.run_directory import RunDirectory, list_checkpoints, run_and_checkpoint
@@ -84,7 +86,7 @@ def train(
         if start.stored is not None and start.stored.images not in ("", images):
             start.notes.append(
                 f"warning: the images are not those of before ({start.stored.images}, now {images}): some were added, taken away or "
-                "changed; in this epoch some may come twice, or not at all"
+                "changed; in this epoch some may come twice, or not at all, and other images may be held out than before"
             )
         checkpoint = None if start.stored is None else _newest_checkpoint(directory, world, start.notes)
         model = (build if checkpoint is None else outline)(start.config, data.spec)
@@ -160,12 +162,22 @@ def initialize_from(model: Model, init_from: str | Path, spec: DataSpec) -> list
 
 
 def initialize_from_images(model: Model, data: Data, config: RunConfig, world: World) -> None:
-    """Data-dependent initialization, on the same first images in every process."""
+    """Data-dependent initialization, on the same first images in every process.
+
+    Raises DoesNotFit where memory does not suffice for all of them at once, and a setting of the model says how many they are.
+    """
     if not isinstance(model, DataInitialized):
         return
     with closing(Loader(data.train, batch_size=model.init_images, seed=config.train.seed, workers=0)) as loader:
-        batch = next(loader.batches(0)).to(world.device)
-    model.initialize(batch, Rng(config.train.seed, ("initialize",), batch.index))
+        images = next(loader.batches(0))
+    try:
+        batch = images.to(world.device)
+        model.initialize(batch, Rng(config.train.seed, ("initialize",), batch.index))
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error) or not hasattr(config.model, "init_images"):
+            raise
+        reason = f"got {model.init_images}, which do not fit into memory at once ({said_of(error)}); give fewer"
+        raise DoesNotFit("model.init_images", reason) from None
 
 
 def _loop(

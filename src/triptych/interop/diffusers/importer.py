@@ -10,7 +10,7 @@ from triptych.core.errors import CheckpointError
 from triptych.core.reading import parsed_json
 from triptych.core.weight_files import read_weights
 from triptych.interop.diffusers.autoencoder import CLASS, CONFIG, WEIGHTS, to_run, to_state
-from triptych.interop.programs import ImportedRun, ImportRequest, about_file, refuse
+from triptych.interop.programs import ImportedRun, ImportRequest, about_file, going_on, refuse
 
 _NAMES = (WEIGHTS, "diffusion_pytorch_model.fp16.safetensors", "diffusion_pytorch_model.bin")
 _PIPELINE_PART = "vae"
@@ -25,6 +25,7 @@ def imported(request: ImportRequest) -> ImportedRun:
         if document.get("_class_name") != CLASS:
             raise CheckpointError(f"is of {document.get('_class_name')!r}, expected {CLASS}, the one that is read")
         config, spec = to_run(document)
+        config = going_on(config)
     with about_file(weights):
         state = to_state(read_weights(weights), config, spec)
     request.report(f"{folder} is an {CLASS}, {_described(document, spec)}")

@@ -10,11 +10,10 @@ from triptych.core.errors import ConfigError
 from triptych.data.config import AS_STORED, DataConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.interop.flags import named_as_flags
-from triptych.interop.glow.flags import AUGMENTATIONS, FLAGS, OPTIMIZERS, TrainFlags
+from triptych.interop.glow.flags import AUGMENTATIONS, FLAGS, OPTIMIZERS, TrainFlags, squares
 from triptych.interop.glow.weights import model_config
 from triptych.recipes.config import RunConfig
 
-_WINDOWED_SIDE = 96  # short side of the images that lsun_realnvp cuts its squares from
 _GRID_SIDE = {False: 10, True: 4}
 """Samples along the side of a grid, by whether the images have more than 64 pixels."""
 _FLAG_OF = {
@@ -68,7 +67,7 @@ def training(flags: TrainFlags, note: Note) -> RunConfig:
 def data_config(flags: TrainFlags, note: Note) -> DataConfig:
     """The images of a training; raises ConfigError where their folder is missing."""
     problem = flags["problem"]
-    arrays, windows = problem in ("mnist", "cifar10"), problem == "lsun_realnvp"
+    arrays = problem in ("mnist", "cifar10")
     if "dal" in flags.given and not arrays:
         note(f"--dal is not used: the original varies the images of mnist and cifar10 alone, not those of {problem}")
     return DataConfig(
@@ -79,8 +78,7 @@ def data_config(flags: TrainFlags, note: Note) -> DataConfig:
         pad=2 if problem == "mnist" else 0,
         channels=3,
         labels="auto" if flags["ycond"] else "none",
-        crop="random" if windows else "center",
-        resize=max(_WINDOWED_SIDE, flags.image_size) if windows else None,
+        **squares(problem, flags.image_size),
         flip=False,
         anchor_size=flags["anchor_size"],
     ).updated(AS_STORED)
@@ -100,6 +98,7 @@ def _train_config(flags: TrainFlags) -> TrainConfig:
     return TrainConfig(
         total_images=(flags["epochs"] - 1) * flags.epoch_images,
         batch_size=flags["n_batch_train"],
+        compile="off",
         seed=flags["seed"],
         ema_rates=(flags.second_rate,),
         ema_warmup=False,

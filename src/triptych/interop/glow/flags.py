@@ -59,6 +59,7 @@ FLAGS = {
 
 IMAGE_SIZES = {"mnist": 32, "cifar10": 32, "imagenet-oord": 64, "imagenet": 256, "celeba": 256, "lsun_realnvp": 64, "lsun": 256}
 """Of each problem, where --image_size is -1."""
+_WINDOWED_SIDE = 96  # short side of the images that lsun_realnvp cuts its squares from
 _NUM_TESTED = {"mnist": 10_000, "cifar10": 10_000, "imagenet-oord": 50_000, "imagenet": 50_000, "celeba": 3_000}
 _NUM_TESTED |= {"lsun_realnvp": 300, "lsun": 300}
 PERMUTATIONS: dict[int, Literal["reverse", "shuffle", "conv"]] = {0: "reverse", 1: "shuffle", 2: "conv"}
@@ -73,6 +74,13 @@ AUGMENTATIONS: dict[int, dict[str, Literal["none", "shift", "affine"]]] = {
 
 _POSITIVE = ("n_train", "n_batch_train", "n_batch_init", "anchor_size", "epochs_full_valid", "epochs_full_sample", "polyak_epochs")
 _CHOICES: dict[str, Mapping[Any, Any]] = {"problem": IMAGE_SIZES, "flow_permutation": PERMUTATIONS, "flow_coupling": COUPLINGS}
+
+
+def squares(problem: str, image_size: int) -> dict[str, Any]:
+    """The settings of the data for how the squares of a problem are cut out of its images."""
+    if problem != "lsun_realnvp":
+        return {"crop": "center", "resize": None}
+    return {"crop": "random", "resize": max(_WINDOWED_SIDE, image_size)}
 
 
 def check_choices(values: Mapping[str, Any], *, choices: Mapping[str, Mapping[Any, Any]] = _CHOICES, dashes: str = "--") -> None:

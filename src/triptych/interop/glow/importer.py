@@ -19,8 +19,8 @@ from triptych.engine.ema import averaged_state
 from triptych.flows.glow import Glow, GlowConfig
 from triptych.interop.flags import checked_flags, parse_flags
 from triptych.interop.glow import weights
-from triptych.interop.glow.flags import FLAGS, TrainFlags, check_positive, words
-from triptych.interop.programs import ImportedRun, ImportRequest, about_file, refuse
+from triptych.interop.glow.flags import FLAGS, TrainFlags, check_positive, squares, words
+from triptych.interop.programs import ImportedRun, ImportRequest, about_file, going_on, refuse
 from triptych.interop.tensor_bundle import bundle_files, read_variables
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
@@ -54,7 +54,7 @@ def imported(request: ImportRequest) -> ImportedRun:
     with about_file(request.file):
         described, published = _model_flags(variables, given, request)
         model = weights.from_variables(variables, described)
-        config = _run_config(model, published)
+        config = going_on(_run_config(model, described["problem"], published))
         files = {"model": dict(model.state_dict())}
         averages = weights.averages(variables)
         if averages is None and request.ema_rate is not None:
@@ -104,15 +104,19 @@ def _spec(model: Glow) -> DataSpec:
     return DataSpec(image_size=image_size, channels=channels, num_classes=model.num_classes)
 
 
-def _run_config(model: Glow, published: PublishedCheckpoint | None) -> RunConfig:
-    """The model, with training, data and settings that leave no trace in weights from its recipe, or from the recipe most like it."""
+def _run_config(model: Glow, problem: str, published: PublishedCheckpoint | None) -> RunConfig:
+    """The model, with training, data and settings that leave no trace in weights from its recipe, or from the recipe most like it.
+
+    Squares are cut out of images as the original cuts them for its `problem`, whatever that recipe is of.
+    """
     spec = _spec(model)
     recipe = _most_like(model.config, spec) if published is None else load_recipe(published.recipe)
     assert isinstance(recipe.model, GlowConfig)
     traceless = {name: getattr(recipe.model, name) for name in ("memory", "init_images", "sampling")}
     labels = "none" if spec.num_classes is None else "auto"
     # From wherever the images are: the recipe that is most like it may be one of another data set.
-    data = replace(recipe.data, source="auto", image_size=spec.image_size, channels=1 if spec.channels == 1 else 3, labels=labels)
+    images = {"source": "auto", "image_size": spec.image_size, "channels": 1 if spec.channels == 1 else 3, "labels": labels}
+    data = recipe.data.updated(images | ({} if published is not None else squares(problem, spec.image_size)))
     return replace(recipe, model=replace(model.config, **traceless), data=data)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError, nearest
 from triptych.core.outline import without_weights
-from triptych.flows.glow import Glow, GlowConfig
+from triptych.flows.glow import MOST_LEVELS, Glow, GlowConfig
 from triptych.interop.glow.flags import COUPLINGS, FLAGS, IMAGE_SIZES, PERMUTATIONS, check_choices
 
 DEFAULTS: dict[str, Any] = {name: flag.default for name, flag in FLAGS.items() if flag.group == "model"} | {"n_y": None}
@@ -30,7 +30,7 @@ CLASS_WEIGHT = 0.01
 _STRUCTURE = "learntop, ycond, weight_y, depth, n_levels, flow_permutation"
 _LABELS = "model/prior/y_emb/W"
 _AVERAGE = "/ExponentialMovingAverage"
-_LARGEST_SIDE = 2**16
+_LARGEST_SIDE = 2**MOST_LEVELS
 _STEP = re.compile(r"model/(0|[1-9]\d{0,5})/(0|[1-9]\d{0,5})/")
 
 Variables = Mapping[str, np.ndarray | Tensor]
@@ -114,6 +114,8 @@ def structure_flags(variables: Variables) -> dict[str, Any]:
     if not steps:
         raise CheckpointError("these are not the variables of openai/glow: none is called model/LEVEL/STEP/...")
     levels, depth = 1 + max(level for level, _ in steps), 1 + max(step for _, step in steps)
+    if levels > MOST_LEVELS:
+        raise CheckpointError(f"the weights have {levels} levels, expected 1 to {MOST_LEVELS}")
     if len(steps) < levels * depth:
         level, step = next(place for place in itertools.product(range(levels), range(depth)) if place not in steps)
         raise CheckpointError(f"the weights have no model/{level}/{step}, but other levels have it")

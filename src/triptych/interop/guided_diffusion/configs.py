@@ -231,8 +231,9 @@ def _refused(config: ModelConfig, spec: DataSpec) -> Iterator[str]:
         yield f"model.network.num_head_channels: other than {CLASSIFIER_HEAD_CHANNELS} (a constant of the original)"
     if not network.conv_resample and not network.resblock_updown:
         yield "model.network.conv_resample: false"
-    if (config.noise if isinstance(config, ClassifierConfig) else config.diffusion).betas is not None:
-        yield "model.diffusion.betas: a table of betas"
+    section, noise = ("noise", config.noise) if isinstance(config, ClassifierConfig) else ("diffusion", config.diffusion)
+    if noise.betas is not None:
+        yield f"model.{section}.betas: a table of betas"
     if isinstance(config, ClassifierConfig):
         return
     if config.diffusion.mean not in ("epsilon", "x0"):

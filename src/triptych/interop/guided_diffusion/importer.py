@@ -24,7 +24,7 @@ from triptych.interop.guided_diffusion.flags import OF_SCRIPTS, PROGRAMS, Progra
 from triptych.interop.guided_diffusion.published import Published, recognise
 from triptych.interop.guided_diffusion.shapes import shape_flags
 from triptych.interop.guided_diffusion.weights import DescribedNetwork, describe, filled_model
-from triptych.interop.programs import ImportedRun, ImportRequest, about_file, refuse
+from triptych.interop.programs import ImportedRun, ImportRequest, about_file, going_on, refuse
 from triptych.recipes.catalogue import load_recipe
 from triptych.recipes.config import RunConfig
 
@@ -44,7 +44,7 @@ def imported(request: ImportRequest) -> ImportedRun:
         flags, published = _flags(weights, request, program)
         described = describe(weights, flags, program=program if published is None else published.program)
         recipe = None if published is None else published.recipe
-        config = _run_config(described, recipe)
+        config = going_on(_run_config(described, recipe))
         files = {"model": dict(filled_model(config.model, described.spec, weights).state_dict())}
     if request.ema is not None:
         rate = _rate(request.ema)

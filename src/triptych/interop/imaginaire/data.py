@@ -29,6 +29,8 @@ _SIZES: dict[ModelType, int] = {"pix2pixHD": 512, "unit": 512, "vid2vid": 512, "
 _POINTS, _POINT_MAPS = "unprojections", "points"
 """The type of data that says which points of the scene pixels show: files of the original, and the folder of maps made of them."""
 _POSES = "for_pose_dataset"
+_INSTANCES = "instance"
+"""How the names of maps of instances begin."""
 _OF_PEOPLE: tuple[ModelType, ...] = ("vid2vid", "fs_vid2vid")
 """The models that are made for clips of people too."""
 _RANKS = {"densepose": 0, "limbs": 1, "pixels": 2}
@@ -120,16 +122,18 @@ def read_data(kind: ModelType, data: Settings, *, num_classes: int | None) -> Da
     for settings in types.values():
         _check_operations(settings)
     train, val = data.inside("train"), data.inside("val")
-    channels = next((_depth(settings) for name, settings in types.items() if name.startswith("image")), 3)
     positive: tuple[str, ...] = ()
     if pairs:
         config, labels = _pairs(kind, data, types)
+        channels = _common_depth(types, config.target)
         positive = _positive(labels, types)
         inputs = tuple(sorted(labels, key=lambda spec: spec.kind == "image"))
     elif expected == _UNPAIRED:
         a, b = (next((name for name in types if name.endswith(end)), f"images{end}") for end in ("_a", "_b"))
+        channels = _common_depth(types, a, b)
         config, inputs = UnpairedDataConfig(a=a, b=b), (InputSpec(name=IMAGES_B, kind="image", channels=channels),)
     else:
+        channels = _common_depth(types, "images_content", "images_style")
         config, inputs = FewShotDataConfig(validation_fraction=0.0), _style_inputs(channels, num_classes)
     workers = data.number("num_workers", least=0) or None
     config = _cut(kind, config, train.inside("augmentations"))
@@ -204,6 +208,17 @@ def _depth(settings: Settings, *, drawn: bool = False) -> int:
     return depth
 
 
+def _common_depth(types: Mapping[str, Settings], *names: str) -> int:
+    """Channels of the images of these types, of which some may be missing. Raises ConfigError where they differ: a run has one number."""
+    depths = {name: _depth(types[name]) for name in names if name in types}
+    for name, depth in depths.items():
+        first = next(iter(depths))
+        if depth != depths[first]:
+            reason = f"got {depth}, expected {depths[first]}, as {first} has: the images of a run have one number of channels"
+            raise ConfigError(types[name].name("num_channels"), reason)
+    return next(iter(depths.values()), 3)
+
+
 # Pairs ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -221,9 +236,12 @@ def _pairs(kind: ModelType, data: Settings, types: Mapping[str, Settings]) -> tu
         raise ConfigError(data.name("input_image"), f"got {targets}, expected one: the images to be made")
     if not names:
         raise ConfigError(data.name("input_labels"), "missing: the types of data that images are made from")
-    counts, dont_care = _class_counts(data, types, names), _dont_care(data, types, names)
-    last = names[-1] if kind == "pix2pixHD" and names[-1] not in counts and types[names[-1]].flag("is_mask", False) else None
-    maps = [InputSpec(name=name, kind="classes", num_classes=counts[name], dont_care=dont_care) for name in names if name in counts]
+    counts = _class_counts(data, types, names)
+    dont_care = _dont_care(data, types, counts)
+    last = _instances(types, [name for name in names if name not in counts]) if kind == "pix2pixHD" else None
+    blank = bool(counts) and not dont_care
+    counted = [name for name in names if name in counts]
+    maps = [InputSpec(name=name, kind="classes", num_classes=counts[name], dont_care=dont_care, blank=blank) for name in counted]
     instances = [] if last is None else [InputSpec(name=last, kind="instances")]
     images = [_image(kind, data, types[name], name) for name in names if name not in (*counts, last)]
     labels = [*maps, *sorted(images, key=lambda spec: _RANKS[spec.stored]), *instances]
@@ -236,21 +254,24 @@ def _pairs(kind: ModelType, data: Settings, types: Mapping[str, Settings]) -> tu
         maps=tuple(spec.name for spec in maps),
         num_classes=tuple(counts[spec.name] for spec in maps),
         dont_care=dont_care,
+        blank=blank,
         instances=last,
         conditions=tuple(spec.name for spec in images),
+        nearest=tuple(spec.name for spec in images if spec.nearest),
     )
     return config, labels
 
 
 def _image(kind: ModelType, data: Settings, settings: Settings, name: str) -> InputSpec:
-    """An image among the label maps: of clips of people also the maps of limbs and of DensePose."""
+    """An image among the label maps: of clips of people also the maps of limbs and of DensePose, which are resized as maps are anyway."""
+    mask, interpolator = settings.flag("is_mask", False), settings.value("interpolator")
     channels, posed = _depth(settings, drawn=kind in VIDEO), kind in _OF_PEOPLE
     if posed and channels == NUM_LIMBS:
         return InputSpec(name=name, kind="image", channels=channels, stored="limbs")
     if posed and channels == 3 and "densepose" in name and data.value(_POSES) is not None:
         data.inside(_POSES).require(data.inside(_POSES).text("pose_type", "both") == "both", "pose_type", "both")
         return InputSpec(name=name, kind="image", channels=channels, stored="densepose")
-    return InputSpec(name=name, kind="image", channels=channels)
+    return InputSpec(name=name, kind="image", channels=channels, nearest=mask or str(interpolator).upper() == "NEAREST")
 
 
 def _positive(labels: Sequence[InputSpec], types: Mapping[str, Settings]) -> tuple[str, ...]:
@@ -274,14 +295,33 @@ def _class_counts(data: Settings, types: Mapping[str, Settings], labels: list[st
     return {name: numbers.number(name, 1, most=_MOST_CLASSES) for name in value if name in labels}
 
 
-def _dont_care(data: Settings, types: Mapping[str, Settings], labels: list[str]) -> bool:
-    """Whether class maps have a channel more, for ignored pixels."""
-    flags = {name: types[name].flag("use_dont_care", False) for name in labels}
+def _dont_care(data: Settings, types: Mapping[str, Settings], maps: Iterable[str]) -> bool:
+    """Whether class maps have a channel more, for ignored pixels. Raises ConfigError where some have and some have not."""
+    flags = {name: types[name].flag("use_dont_care", False) for name in maps}
     value = data.value("use_dont_care")
-    if not isinstance(value, Mapping):
-        return data.flag("use_dont_care", any(flags.values()))
-    section = data.inside("use_dont_care")
-    return any((flags | {name: section.flag(name, False) for name in value if name in labels}).values())
+    if isinstance(value, Mapping):
+        section = data.inside("use_dont_care")
+        flags |= {name: section.flag(name, False) for name in value if name in flags}
+    elif value is not None:
+        return data.flag("use_dont_care")
+    if len(set(flags.values())) > 1:
+        told = ", ".join(f"{name} {str(flag).lower()}" for name, flag in flags.items())
+        raise ConfigError(data.name("use_dont_care"), f"got {told}, expected the same for all class maps, which share data.dont_care here")
+    return any(flags.values())
+
+
+def _instances(types: Mapping[str, Settings], others: Sequence[str]) -> str | None:
+    """Which of the label maps without classes is that of the instances: by its name, else the last one that is a mask, if it is one."""
+    named = next((name for name in others if name.startswith(_INSTANCES)), None)
+    last = named or next(iter(others[-1:]), None)
+    if last is None:
+        return None
+    mask = types[last].flag("is_mask", False)
+    if named and not mask:
+        types[last].warn("is_mask", f"false, but the name of {last} says that it is the map of instances, and it is taken for that")
+    if mask and not named:
+        types[last].warn("is_mask", f"true, so {last} is taken for the map of instances, though its name does not begin with {_INSTANCES}")
+    return last if named or mask else None
 
 
 def _people(data: Settings, inputs: Sequence[InputSpec], types: Iterable[str], *, cut_out: bool) -> dict[str, object]:

@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 from triptych.core.batch import ClipLength
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.gans.model import GANConfig
+from triptych.gans.paired_base import PairedGANConfig
 from triptych.interop.imaginaire.reading import Settings
 from triptych.interop.imaginaire.yaml_file import ENDLESS
 
@@ -150,7 +151,7 @@ def read_schedule(settings: Settings, model: GANConfig, *, clips: ClipLength | N
         if average.flag("enabled"):
             trainer.warn("model_average_config", "an average moves once in an iteration here, by as much as in the frames of a clip there")
     return Schedule(
-        train=_train(trainer, batch=batch_size(settings), clips=clips is not None),
+        train=_train(trainer, batch=batch_size(settings), clips=clips is not None, paired=isinstance(model, PairedGANConfig)),
         frames=frames,
         doubling=doubling,
         single=single,
@@ -219,8 +220,8 @@ def _compare(section: Settings, generator: tuple[OptimConfig, Decay], discrimina
         section.warn(name, "other than that of gen_opt, which both networks have here; only their rates may differ")
 
 
-def _train(trainer: Settings, *, batch: int, clips: bool) -> TrainConfig:
-    """Precision and averages of a training, of clips or of images."""
+def _train(trainer: Settings, *, batch: int, clips: bool, paired: bool) -> TrainConfig:
+    """Precision and averages of a training, of clips or of images; `paired`: images of label maps."""
     amp, average = trainer.inside("amp_config"), trainer.inside("model_average_config")
     scale, growth, interval = amp.positive("init_scale"), amp.positive("growth_factor"), amp.number("growth_interval", most=ENDLESS)
     backoff, beta = amp.factor("backoff_factor"), average.rate("beta")
@@ -232,8 +233,8 @@ def _train(trainer: Settings, *, batch: int, clips: bool) -> TrainConfig:
         ema_warmup=False,
         statistics_batches=average.number("num_batch_norm_estimation_iterations", least=0),
     )
-    if clips:
-        train = replace(train, compile="off")  # each frame of a clip has other parts of the networks
+    if clips or paired:  # each frame of a clip has other parts of the networks; the recipes of pairs are not compiled either
+        train = replace(train, compile="off")
     if amp.flag("enabled") and clips:
         amp.warn("enabled", "there in the losses alone, and the networks are in float32; so is this run (--train.precision bf16)")
     elif amp.flag("enabled"):

@@ -16,7 +16,7 @@ from triptych.core.outline import without_weights
 from triptych.interop.nvidia.families import FAMILIES, KNOWN
 from triptych.interop.nvidia.family import Family, Part, State, part_of
 from triptych.interop.nvidia.snapshots import AVERAGES, LICENCES, Snapshot, read_snapshot
-from triptych.interop.programs import ImportedRun, ImportRequest, about_file, refuse
+from triptych.interop.programs import ImportedRun, ImportRequest, about_file, going_on, refuse
 from triptych.recipes.config import RunConfig
 
 _P = "ada.p"
@@ -65,6 +65,7 @@ def _run(snapshot: Snapshot, family: Family) -> _Made:
     try:
         model, spec = family.read(snapshot.maker, networks.get("D"))
         config, recipe = family.run(model, spec, snapshot)
+        config = going_on(config)
         with without_weights():
             expected = _fresh(config.model, spec)  # names, shapes and dtypes alone
     except ConfigError as error:
