@@ -353,6 +353,8 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("runs/choosing.py", "count * found.evaluation_seconds + (found", "found.evaluation_seconds + (found"),
     ("runs/choosing.py", "max(found.checkpoint_seconds, 1e-9)", "max(found.validation_seconds, 1e-9)"),
     ("evaluation/neighbour_metrics.py", "single = own[own > 0]", "single = own"),
+    ("runs/clip_scoring.py", "held_out = data.validation.of_length(length, clips)", "held_out = data.validation", *_tests("runs", "video")),
+    ("interop/imaginaire/importer.py", "if data.references or len(lengths)", "if len(lengths)", *_tests("runs", "imaginaire_clips")),
     ("interop/guided_diffusion/importer.py", "going_on(_run_config(described, recipe))", "_run_config(described, recipe)", *_tests("runs", "interchange")),
     ("interop/programs.py", "warmup=False, ramp_up=None, start=0", "warmup=False, start=0", *_tests("interop", "programs")),
     ("diffusion/guided.py", "if settings.guidance_scale == 1 and settings.guidance_interval", "if settings.guidance_scale == 0 and settings.guidance_interval"),

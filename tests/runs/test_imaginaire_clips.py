@@ -16,14 +16,17 @@ from tests.data.pairs import as_map, write
 from tests.data.pictures import encoded, picture
 from tests.interop.imaginaire_files import IMAGE, MASK, changed, checkpoint, written
 from tests.interop.imaginaire_videos import VIDEOS
+from triptych.core.batch import ClipLength
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.images import to_uint8
 from triptych.core.model import Model, seeded_build
 from triptych.core.rng import Rng
+from triptych.data.clips import ClipDataConfig
 from triptych.engine.run_directory import RunDirectory
 from triptych.gans.spade import SPADE, SPADEGenerator, SPADEGeneratorConfig
 from triptych.interop.imaginaire import from_state_dict
 from triptych.interop.imaginaire.experiment import read_experiment
+from triptych.interop.imaginaire.importer import _counted
 from triptych.interop.imaginaire.yaml_file import YamlFile
 from triptych.runs import Run, import_run, train
 from triptych.runs.beginning import same_images
@@ -261,6 +264,14 @@ def test_an_imported_run_of_clips_goes_on_with_their_length() -> None:
     assert trained.checkpoints()[-1] == 1 and trained.spec.frames == 2
     with pytest.raises(ConfigError, match="the images are not those of this run"):
         same_images(trained.spec, opened)
+
+
+def test_an_epoch_with_references_is_a_sample_of_each_clip(tmp_path: Path) -> None:
+    """However few there are; vid2vid's would be all their frames."""
+    write_clips(Path("few"), count=3, frames=12, images=True)
+    data = ClipDataConfig(path="few", maps=("seg_maps",), num_classes=(CLASSES,), image_size=32, validation_fraction=0.0, references=1)
+    data = replace(data, length=ClipLength(first=2, most=2))
+    assert _counted(data, 8)[1] == 3 and _counted(replace(data, references=0), 8)[1] == 36
 
 
 def test_clips_and_their_references_fit_into_the_longest(tmp_path: Path) -> None:

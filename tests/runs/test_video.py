@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -400,6 +402,23 @@ def test_held_out_clips_are_made_and_measured(run: Run, tmp_path: Path) -> None:
         score_clips(run, tmp_path, metrics=["sharpness"], **CPU)
     with pytest.raises(ConfigError, match="count: got 9, expected 1 to 1, the held-out clips of 3 frames"):
         score_clips(run, metrics=["sharpness"], count=9, **CPU)
+
+
+def test_clips_that_are_too_short_are_left_out_of_figures(run: Run, tmp_path: Path) -> None:
+    """Those of training are no matter, and of the held-out ones the others are measured."""
+    write_maps(tmp_path / "clips/train", {"x": 3, "y": 2}, images=True)
+    write_maps(tmp_path / "clips/val", {"a": 4, "b": 2}, images=True)
+    copy = shutil.copytree(run.directory, tmp_path / "run")
+    document = json.loads((copy / "config.json").read_text())
+    document["data"] |= {"path": str(tmp_path / "clips"), "length": document["data"]["length"] | {"first": 2, "most": 3}}
+    (copy / "config.json").write_text(json.dumps(document))
+    mixed = open_run(copy)
+    with pytest.warns(UserWarning, match="^1 held-out clips of fewer than 3 frames are left out$"):
+        scores = score_clips(mixed, metrics=["sharpness"], **CPU)
+    assert (scores.protocol["clips"], scores.protocol["frames"]) == (1, 3)
+    assert score_clips(mixed, metrics=["sharpness"], frames=2, **CPU).protocol["clips"] == 3, "two windows of the longer one"
+    with pytest.raises(ConfigError, match="frames: got 5, expected at most 4: the longest held-out clip has no more$"):
+        score_clips(mixed, metrics=["sharpness"], frames=5, **CPU)
 
 
 def test_what_does_not_fit_is_said(run: Run, tmp_path: Path) -> None:

@@ -231,6 +231,11 @@ class ClipImages(ImageSet):
         self._cut_out, self._shows = config.cutting_out, shows
         self._cut = replace(Cut.of(config, width=config.width), enlarge=config.enlarge or self._cut_out is not None)
 
+    def of_length(self, frames: int, clips: list[np.ndarray]) -> ClipImages:
+        """Some of these clips, of which each has so many frames and more, in windows of so many."""
+        config = replace(self.config, length=ClipLength(first=frames, most=frames))
+        return ClipImages(self._members, config, clips, flow=self._flow, shows=self._shows)
+
     def key(self, item: int) -> str:
         return self._members[0].describe(self._first(item))
 

@@ -6,6 +6,7 @@ Figures are means over clips, with their standard errors over clips: the frames 
 from __future__ import annotations
 
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,13 +18,12 @@ import torch
 from torch import Tensor
 
 from triptych import __version__
-from triptych.core.batch import ClipLength
 from triptych.core.errors import ConfigError, DataError, UserError, nearest
 from triptych.core.reading import user_path
 from triptych.core.translation import VideoTranslator
 from triptych.core.weight_files import read_weights
 from triptych.data.clip_files import clips_of
-from triptych.data.clips import ClipDataConfig
+from triptych.data.clips import ClipDataConfig, ClipImages
 from triptych.data.cut import Cut
 from triptych.data.frame_files import FlowFiles
 from triptych.data.loader import batches_of
@@ -147,19 +147,20 @@ class RunClips(ClipSet):
         length = frames or config.length.most
         if length < 2:
             raise ConfigError("frames", f"got {length}, expected at least 2: figures of clips compare each frame with the one before it")
-        try:
-            data = reopened(replace(config, length=ClipLength(first=length, most=length)), run.spec)
-        except DataError as error:
-            if length <= config.length.most:
-                raise
-            reopened(config, run.spec)  # raises where it is not the length
-            raise ConfigError("frames", f"got {length}, more than the {config.length.most} that the run learned, and {error}") from error
-        if data.validation is None:
+        data = reopened(config, run.spec)
+        if not isinstance(data.validation, ClipImages):
             raise ConfigError("reference", "this run's data has no held-out clips; translate some, and measure their folder")
-        available = len(data.validation)
+        clips = [clip for clip in data.validation.clips if len(clip) >= length + config.references]
+        if not clips:
+            longest = max(len(clip) for clip in data.validation.clips) - config.references
+            raise ConfigError("frames", f"got {length}, expected at most {longest}: the longest held-out clip has no more{config.beside}")
+        if (short := len(data.validation.clips) - len(clips)) and opened.world.is_main:
+            warnings.warn(f"{short} held-out clips of fewer than {length} frames{config.beside} are left out", stacklevel=3)
+        held_out = data.validation.of_length(length, clips)
+        available = len(held_out)
         if count is not None and not 1 <= count <= available:
             raise ConfigError("count", f"got {count}, expected 1 to {available}, the held-out clips of {length} frames")
-        self._images, self._model, self._opened = Spread(data.validation, count or available), model, opened
+        self._images, self._model, self._opened = Spread(held_out, count or available), model, opened
         self._first = run_first_frames(None, run, opened)
         self._flow_name = next((entry.name for entry in data.spec.inputs if entry.kind == "flow"), None)
         self.names = [self._images.key(k) for k in range(len(self._images))]

@@ -115,6 +115,8 @@ def _run_config(experiment: Experiment, request: ImportRequest) -> RunConfig:
 def _counted(data: DataConfig, batch: int) -> tuple[DataConfig, int]:
     """The data, and the images of an epoch; of clips their number, or that of all frames where they are fewer than those of 8 batches.
 
+    With references it is always the number of clips.
+
     Clips grow to the longest of them at most, without its references. Raises DataError.
     """
     if not isinstance(data, ClipDataConfig):
@@ -124,7 +126,7 @@ def _counted(data: DataConfig, batch: int) -> tuple[DataConfig, int]:
     lengths = [len(clip) for clip in opened.clips]
     most = max(data.length.first, max(lengths) - data.references)
     data = replace(data, length=replace(data.length, most=min(data.length.most, most)))
-    return data, len(lengths) if len(lengths) >= _FEWEST_BATCHES * batch else sum(lengths)
+    return data, len(lengths) if data.references or len(lengths) >= _FEWEST_BATCHES * batch else sum(lengths)
 
 
 def check_data(file: Path) -> None:
