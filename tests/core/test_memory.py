@@ -136,6 +136,10 @@ def test_kills_are_counted_where_the_system_counts_them(tmp_path):
             "DefaultCPUAllocator: can't allocate memory: you tried 9 bytes.",
         ),
         (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        (
+            RuntimeError("GET was unable to find an engine to execute this computation"),
+            "GET was unable to find an engine to execute this computation",
+        ),
         (RuntimeError("could not create a primitive"), "could not create a primitive"),
         (RuntimeError("could not execute a primitive"), "could not execute a primitive"),
         (RuntimeError("std::bad_alloc"), "std::bad_alloc"),

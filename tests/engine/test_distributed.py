@@ -19,6 +19,7 @@ from tests.engine.distributed_worker import (
 from tests.engine.toys import Denoiser, Hungry, make_loop, run, seeded
 from tests.processes import run_together
 from triptych.core.errors import ConfigError
+from triptych.engine import distributed
 from triptych.engine.checkpoint import load_newest
 from triptych.engine.distributed import Agreement, World, open_world
 
@@ -105,6 +106,16 @@ def test_one_that_is_killed_while_they_meet_is_named_and_not_waited_for(moment: 
     waiting, _ = run_together(2, lose_one_while_joining, moment, codes=[1, -9], timeout_seconds=60)
     assert re.search(r"^triptych: error: rank 1 ", waiting.stderr, re.MULTILINE), waiting.stderr
     assert "the same command goes on" in waiting.stderr and "Traceback" not in waiting.stderr
+
+
+def test_the_chosen_gpu_is_the_one_that_is_asked_for_its_memory(monkeypatch):
+    used = []
+    monkeypatch.setattr(distributed, "_device", lambda name, rank: torch.device(name))
+    monkeypatch.setattr(torch.cuda, "set_device", used.append)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    assert distributed.open_world("cuda:1").device == torch.device("cuda:1") and used == [torch.device("cuda:1")]
+    distributed.open_world("cpu")
+    assert len(used) == 1
 
 
 def test_one_process_agrees_with_itself():

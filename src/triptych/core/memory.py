@@ -16,6 +16,7 @@ from triptych.core.errors import one_line
 _WORDS = re.compile(
     "can't allocate memory|std::bad_alloc"  # PyTorch on a CPU
     "|out of memory|STATUS_ALLOC_FAILED"  # on a GPU; cuBLAS and cuDNN
+    "|unable to find an engine to execute this computation"  # cuDNN, none of whose ways has the memory that it needs
     "|could not (create|execute) a primitive(?! descriptor)"  # oneDNN, which does not say why: it is want of memory, or images too large
 )
 _SPARED = 0.1  # of what is there: for what the system and other processes take meanwhile

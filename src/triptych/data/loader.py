@@ -174,7 +174,7 @@ def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int, bad:
             collate_fn=lambda loaded: loaded,
             worker_init_fn=functools.partial(_start_worker, parent=os.getpid()),
             prefetch_factor=_PREFETCHED,
-            pin_memory=torch.cuda.is_available(),
+            pin_memory=torch.cuda.is_available() and torch.cuda.is_initialized(),  # not for a run on the CPU
             # Workers inherit open archives and arrays in memory, which other methods would copy.
             multiprocessing_context="fork",
         )

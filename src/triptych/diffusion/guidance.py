@@ -17,6 +17,7 @@ from torch import Tensor
 
 from triptych.diffusion.gaussian import Coefficients, Denoiser, GaussianDiffusion, NoiseConfig
 from triptych.diffusion.samplers import Predictor, Score
+from triptych.nn.gradients import gradient
 
 Interval = tuple[float, float]
 """Noise levels sigma = sqrt(1 / abar - 1) in (low, high]."""
@@ -72,7 +73,7 @@ def classifier_score(
         with torch.enable_grad():
             x = x.detach().requires_grad_()
             log_p = classify(x, c).float().log_softmax(-1)
-            return torch.autograd.grad(log_p.gather(1, labels[:, None]).sum(), x)[0] * scale
+            return gradient(log_p.gather(1, labels[:, None]).sum(), x) * scale
 
     return score
 

@@ -28,6 +28,7 @@ from triptych.core.rng import Rng
 from triptych.diffusion.gaussian import Levels
 from triptych.diffusion.ode import State, runge_kutta_4
 from triptych.diffusion.samplers import Predictor
+from triptych.nn.gradients import gradient
 
 BIN = 2 / 255
 """Distance between neighbouring 8-bit values in [-1, 1]."""
@@ -53,7 +54,7 @@ class FlowODEConfig(Config):
 def exact_trace(output: Float[Tensor, " b *d"], x: Float[Tensor, " b *d"], k: int) -> Float64[Tensor, " b"]:
     """The trace by a vector-Jacobian product for each dimension."""
     flat = output.flatten(1)
-    diagonal = [torch.autograd.grad(flat[:, i].sum(), x, retain_graph=True)[0].flatten(1)[:, i] for i in range(flat.shape[1])]
+    diagonal = [gradient(flat[:, i].sum(), x, retain_graph=True).flatten(1)[:, i] for i in range(flat.shape[1])]
     return torch.stack(diagonal, dim=1).sum(1, dtype=torch.float64)
 
 
@@ -64,7 +65,7 @@ def estimated_trace(rng: Rng, *, probes: int) -> Trace:
         total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         for probe in range(probes):
             signs = (2 * rng.integers(f"probe/{k}/{probe}", 2, *x.shape[1:]) - 1).to(output.dtype)
-            product = torch.autograd.grad(output, x, signs, retain_graph=probe + 1 < probes)[0]
+            product = gradient(output, x, signs, retain_graph=probe + 1 < probes)
             total += (product * signs).flatten(1).sum(1, dtype=torch.float64)
         return total / probes
 

@@ -218,10 +218,9 @@ def open_world(device: str | None = None) -> World:
     chosen = _device(name, local_rank)
     if chosen.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else its products may add in another order each time
+        torch.cuda.set_device(chosen)  # whose memory is told, where nothing names a device
     if not launched:
         return World(0, 1, chosen)
-    if chosen.type == "cuda":
-        torch.cuda.set_device(chosen)
     control, peers = _join("nccl" if chosen.type == "cuda" else "gloo")
     return World(dist.get_rank(), dist.get_world_size(), chosen, control, peers)
 

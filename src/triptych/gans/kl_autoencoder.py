@@ -36,6 +36,7 @@ from triptych.gans.model import DISCRIMINATOR, GAN, GENERATOR, Contest, GANConfi
 from triptych.gans.perceptual import PerceptualConfig, PerceptualLoss
 from triptych.gans.translation_base import PERCEPTUAL, check_perceptual, check_sides
 from triptych.nn.collectives import summed
+from triptych.nn.gradients import gradient
 
 _ADDED, _MOST = 1e-4, 1e4  # of lambda
 
@@ -200,8 +201,7 @@ class KLAutoencoder(GAN):
         count = summed(reconstruction.new_tensor(float(len(reconstruction))))
 
         def norm(loss: Tensor) -> Tensor:
-            (gradient,) = torch.autograd.grad(loss.sum(), last, retain_graph=True)
-            return (summed(gradient) / count).norm()
+            return (summed(gradient(loss.sum(), last, retain_graph=True)) / count).norm()
 
         return (norm(reconstruction) / (norm(terms["adversarial"]) + _ADDED)).clamp(max=_MOST)
 

@@ -33,6 +33,7 @@ from triptych.gans.penalties import PenaltyConfig, differentiable
 from triptych.gans.style_space import StyleSpace
 from triptych.gans.stylegan2_layers import StyleGAN2DiscriminatorConfig, StyleGAN2GeneratorConfig
 from triptych.gans.stylegan2_networks import StyleGAN2Discriminator, StyleGAN2Generator
+from triptych.nn.gradients import gradient
 
 PATH = "path"
 _SIZES = [2**power for power in range(3, 13)]
@@ -197,8 +198,8 @@ class StyleGAN2(StyleSpace):
             ws = self.generator.styles(z, labels, **self._mixing(rng))
             images = self.generator.synthesis(ws, self.generator.synthesis.drawn_noise(rng))
             directions = rng.normal("direction", *self.image_shape) / math.sqrt(math.prod(self.image_shape[1:]))
-            (gradient,) = torch.autograd.grad((images * directions).sum(), ws, create_graph=True)
-            return gradient.square().sum(dim=2).mean(dim=1).sqrt()
+            product = gradient((images * directions).sum(), ws, create_graph=True)
+            return product.square().sum(dim=2).mean(dim=1).sqrt()
 
     @torch.no_grad()
     def observe(self, phase: Phase, terms: Mapping[str, Tensor]) -> None:
