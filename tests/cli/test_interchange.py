@@ -87,6 +87,8 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
             "guided-diffusion model.pt --run r --image_size 64",
             "--image_size: the original's flags go into one text: --flags \"--image_size",
         ),
+        ("sit a.pt --run r --path-type GVP", '--path-type: the original\'s flags go into one text: --flags "--path-type ..."'),
+        ("dit a.pt --run r --num-heads=6", '--num-heads=6: the original\'s flags go into one text: --flags "--num-heads=6 ..."'),
         (
             "guided-diffusion model.pt --run r --flags=--lr=1",
             "--lr: this is a flag of the original's scripts, not of a network: leave it out",

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import re
 import zipfile
 from pathlib import Path
 
@@ -153,12 +154,24 @@ def test_a_full_disk_is_said_in_words(tmp_path: Path, monkeypatch: pytest.Monkey
     assert error.value.errno == errno.ENOSPC and not list(tmp_path.iterdir())
 
 
-def test_a_compressed_archive_is_unpacked(tmp_path: Path) -> None:
-    """Mapped, its packed bytes would be taken for numbers."""
-    expected = {"a": torch.randn(64, 8), "b": torch.arange(5)}
-    torch.save(expected, tmp_path / "stored.pt")
+def compressed(tensors: dict[str, torch.Tensor], tmp_path: Path) -> Path:
+    torch.save(tensors, tmp_path / "stored.pt")
     with zipfile.ZipFile(tmp_path / "stored.pt") as stored, zipfile.ZipFile(tmp_path / "x.pt", "w", zipfile.ZIP_DEFLATED) as packed:
         for name in stored.namelist():
             packed.writestr(name, stored.read(name))
+    return tmp_path / "x.pt"
+
+
+def test_a_compressed_archive_that_unpacks_to_far_more_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = compressed({"a": torch.zeros(10**6)}, tmp_path)
+    monkeypatch.setattr(torch, "load", lambda *given, **settings: pytest.fail("unpacked"))
+    assert file.stat().st_size < 10_000
+    assert re.fullmatch(r"FILE is compressed and unpacks to 4,\d{3},\d{3} bytes, expected .* or fewer: .*torch.save", refused(file))
+
+
+def test_a_compressed_archive_is_unpacked(tmp_path: Path) -> None:
+    """Mapped, its packed bytes would be taken for numbers."""
+    expected = {"a": torch.randn(64, 8), "b": torch.arange(5)}
+    compressed(expected, tmp_path)
     found = read_weights(tmp_path / "x.pt")
     assert found.keys() == expected.keys() and all(torch.equal(found[name], tensor) for name, tensor in expected.items())

@@ -73,9 +73,17 @@ def stylegan2_generator(
 
 
 def stylegan2_discriminator(
-    resolution: int, *, base: int, classes: int = 0, most: int = 512, skips: bool = True, statistics: int = 1, channels: int = 3
+    resolution: int,
+    *,
+    base: int,
+    classes: int = 0,
+    most: int = 512,
+    skips: bool = True,
+    statistics: int = 1,
+    mapping: int = 8,
+    channels: int = 3,
 ) -> Shapes:
-    """Of StyleGAN2's discriminator. `skips`: with residual blocks."""
+    """Of StyleGAN2's discriminator. `skips`: with residual blocks; `mapping`: layers behind the embedding of labels."""
     names: Shapes = {}
     side = resolution
     while side > 4:
@@ -91,7 +99,7 @@ def stylegan2_discriminator(
     names |= _layer("b4.conv", (width, width + statistics, 3, 3))
     names |= {"b4.fc.weight": (width, width * 16), "b4.fc.bias": (width,)}
     names |= {"b4.out.weight": (width if classes else 1, width), "b4.out.bias": (width if classes else 1,)}
-    return names | (_mapping(8, z=0, w=width, classes=classes) if classes else {})
+    return names | (_mapping(mapping, z=0, w=width, classes=classes) if classes else {})
 
 
 def _mapping(layers: int, *, z: int, w: int, classes: int) -> Shapes:

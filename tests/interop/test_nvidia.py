@@ -26,12 +26,16 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.model import Model, seeded_build
 from triptych.core.outline import without_weights
+from triptych.diffusion.edm import EDMConfig
+from triptych.diffusion.edm_networks import SongUNetConfig
 from triptych.gans.r3gan import R3GANConfig, R3GANNetworkConfig
 from triptych.gans.stylegan2 import StyleGAN2Config
 from triptych.gans.stylegan2_layers import StyleGAN2DiscriminatorConfig, StyleGAN2GeneratorConfig
+from triptych.interop.nvidia.exporter import exported
 from triptych.interop.nvidia.families import FAMILIES
 from triptych.interop.nvidia.family import PARTS, check_filter, part_of
 from triptych.interop.nvidia.snapshots import Kind, Network, Snapshot
+from triptych.interop.programs import ExportRequest
 from triptych.recipes.catalogue import load_recipe
 
 CONSTANTS = (".resample_filter", ".Resampler.Kernel")
@@ -61,13 +65,21 @@ def _r3gan(
 
 
 def _stylegan2(
-    counts: tuple[int, int], size: int, fmaps: float, mapping: int, group: int, *, classes: int = 0, skips: bool = True
+    counts: tuple[int, int],
+    size: int,
+    fmaps: float,
+    mapping: int,
+    group: int | None,
+    *,
+    classes: int = 0,
+    skips: bool = True,
+    label_layers: int = 8,
 ) -> Published:
     base = int(32_768 * fmaps)
     common = {"channel_base": base, "channel_max": 512, "num_fp16_res": 4, "conv_clamp": 256}
     shapes = (
         names.stylegan2_generator(size, base=base, mapping=mapping, classes=classes),
-        names.stylegan2_discriminator(size, base=base, classes=classes, skips=skips, statistics=int(group > 1)),
+        names.stylegan2_discriminator(size, base=base, classes=classes, skips=skips, statistics=int(group != 1), mapping=label_layers),
     )
     discriminator = {**common, "epilogue_kwargs": {"mbstd_group_size": group}}
     return Published("StyleGAN2", shapes, counts, ({"z_dim": 512, "synthesis_kwargs": common}, discriminator))
@@ -88,6 +100,11 @@ PUBLISHED = {
     "stylegan2-auto512": _stylegan2((28_700_647, 28_982_849), 512, 1, 2, 4),
     "stylegan2-ffhq1024": _stylegan2((30_370_060, 29_012_513), 1024, 1, 8, 4),
 }
+CONVERTED = {
+    "no group": _stylegan2((30_370_060, 29_012_513), 1024, 1, 8, None),
+    "no layers of labels": _stylegan2((20_215_315, 20_988_416), 32, 1, 2, 32, classes=10, skips=False, label_layers=0),
+}
+"""Networks of TensorFlow as they are converted: they need not say how many images are compared, and labels are embedded alone."""
 
 
 def networks_of(published: Published) -> list[Network]:
@@ -96,10 +113,10 @@ def networks_of(published: Published) -> list[Network]:
     return [Network("", settings, part) for settings, part in zip(published.settings, tensors, strict=True)]
 
 
-@pytest.mark.parametrize("case", PUBLISHED)
+@pytest.mark.parametrize("case", [*PUBLISHED, *CONVERTED])
 def test_names_and_shapes_of_published_networks(case: str) -> None:
     """Each tensor of the originals has a partner of its shape in the model here, and each of the model's one in the originals."""
-    published = PUBLISHED[case]
+    published = (PUBLISHED | CONVERTED)[case]
     family, networks = FAMILIES[published.kind], networks_of(published)
     model, spec = family.read(networks[0], networks[1])
     with without_weights():
@@ -157,6 +174,16 @@ SMALL: dict[str, tuple[Kind, Any, DataSpec]] = {
             discriminator=StyleGAN2DiscriminatorConfig(base_channels=32, max_channels=6, group_size=1, architecture="plain"),
         ),
         DataSpec(image_size=16, channels=1, num_classes=7),
+    ),
+    "stylegan2-cond-unmapped": (
+        "StyleGAN2",
+        StyleGAN2Config(
+            latent_dims=5,
+            class_conditional=True,
+            generator=StyleGAN2GeneratorConfig(base_channels=64, max_channels=8, mapping_layers=2, style_dims=6),
+            discriminator=StyleGAN2DiscriminatorConfig(base_channels=64, max_channels=8, mapping_layers=0),
+        ),
+        DataSpec(image_size=16, channels=3, num_classes=7),
     ),
 }
 
@@ -256,6 +283,46 @@ def test_a_file_of_an_average_alone(case: str, tmp_path: Path) -> None:
     drawn, wanted = (images(model) for model in (run.load(device="cpu"), average))
     torch.testing.assert_close(drawn, wanted, rtol=1e-12, atol=1e-12)
     assert "it has no discriminator, which begins anew" in said
+
+
+NO_GROUP = "it does not say how many images its discriminator compares: groups of 4 are taken, as is usual"
+
+
+@pytest.mark.parametrize(
+    ("case", "stated", "group"),
+    [
+        ("stylegan2", {"mbstd_group_size": None}, 4),
+        ("stylegan2", {}, 4),
+        ("stylegan2", {"mbstd_group_size": 2}, 2),
+        ("stylegan2-cond", {}, 1),
+    ],
+)
+def test_how_many_images_a_discriminator_compares(case: str, stated: dict[str, Any], group: int, tmp_path: Path) -> None:
+    """The shapes show whether it compares any."""
+    model = trained(case, seed=1)
+    parts: dict[str, tuple[Model, Any]] = {"D": (model, "discriminator"), "G_ema": (model, "generator")}
+    path = write(tmp_path / "x.pkl", case, parts, more={"epilogue_kwargs": stated})
+    said: list[str] = []
+    run = runs.import_run(path, tmp_path / "run", program="nvidia", report=said.append)
+    assert run.config.model.discriminator.group_size == group  # type: ignore[attr-defined]
+    assert (NO_GROUP in said) == (group == 4)
+    found = part_of(run.load(device="cpu").state_dict(), "discriminator")
+    assert all(torch.equal(found[name], tensor) for name, tensor in part_of(model.state_dict(), "discriminator").items())
+
+
+def test_a_discriminator_of_labels_that_are_embedded_alone(tmp_path: Path) -> None:
+    """Its map of a label is the column of the embedding and its bias, divided by the root of their mean square."""
+    case = "stylegan2-cond-unmapped"
+    mapping = trained(case, seed=1).double().get_submodule("discriminator.mapping")
+    state = mapping.state_dict()
+    assert state.keys() == {"embed.weight", "embed.bias"}
+    assert settings_of(case, "discriminator")["mapping_kwargs"]["num_layers"] == 0
+    embedded = state["embed.weight"][:, [4, 0]].T / math.sqrt(7) + state["embed.bias"]
+    wanted = embedded / embedded.square().mean(dim=1, keepdim=True).sqrt()
+    torch.testing.assert_close(mapping(None, torch.tensor([4, 0])), wanted, rtol=1e-6, atol=1e-6)
+    assert SMALL[case][1].discriminator.shrunk().mapping_layers == 0
+    with pytest.raises(ConfigError, match="mapping_layers: got 0, expected at least 1"):
+        StyleGAN2GeneratorConfig(mapping_layers=0)
 
 
 @pytest.mark.parametrize(("stored", "taken"), [(0.375, 0.375), (-1.0, 0.0), (math.nan, 0.0), (None, 0.0)])
@@ -364,12 +431,31 @@ def test_settings_of_stylegan2(tmp_path: Path) -> None:
 
 
 def test_a_discriminator_of_another_network(tmp_path: Path) -> None:
+    """The generator is taken, and a line says why the other begins anew."""
+
     def change(name: str, tensors: dict[str, Tensor]) -> None:
         if name == "D":
             tensors["Model.EmbeddingLayer.weight"] = torch.ones(12, 5)
 
-    said = refusal("r3gan-cond", tmp_path, change)
-    assert said == "D: Model.EmbeddingLayer.weight has shape [12, 5], expected [12, 7]"
+    model = trained("r3gan-cond", seed=1)
+    path = write(tmp_path / "x.pkl", "r3gan-cond", {"D": (model, "discriminator"), "G_ema": (model, "generator")}, change)
+    said: list[str] = []
+    run = runs.import_run(path, tmp_path / "run", program="nvidia", report=said.append)
+    fault = "D: Model.EmbeddingLayer.weight has shape [12, 5], expected [12, 7]"
+    assert f"its discriminator cannot be taken, and begins anew: {fault}" in said and not any("no discriminator" in line for line in said)
+    torch.testing.assert_close(images(run.load(device="cpu")), images(model), rtol=1e-12, atol=1e-12)
+
+
+def test_a_discriminator_whose_settings_are_of_no_model_here(tmp_path: Path) -> None:
+    def change(name: str, tensors: dict[str, Tensor]) -> None:
+        tensors.pop("b4.conv.weight", None)
+
+    model = trained("stylegan2", seed=1)
+    parts: dict[str, tuple[Model, Any]] = {"D": (model, "discriminator"), "G_ema": (model, "generator")}
+    path = write(tmp_path / "x.pkl", "stylegan2", parts, change)
+    said: list[str] = []
+    runs.import_run(path, tmp_path / "run", program="nvidia", report=said.append)
+    assert "its discriminator cannot be taken, and begins anew: the file is incomplete: it has no b4.conv.weight" in said
 
 
 @pytest.mark.parametrize(
@@ -435,6 +521,20 @@ def test_an_export(case: str, suffix: str, tmp_path: Path, capsys: pytest.Captur
     out.write_text("my own")
     assert main(["export", str(tmp_path / "run"), "--to", "nvidia", "--out", str(out)]) == 2
     assert f"{out} is there and holds no weights, so no export wrote it" in capsys.readouterr().err and out.read_text() == "my own"
+
+
+def test_images_that_are_no_squares_are_not_exported(tmp_path: Path) -> None:
+    """The originals have one resolution for both sides."""
+    network = SongUNetConfig(num_channels=8, channel_mult=(1, 2), num_blocks=1, attention_resolutions=())
+    for width, refused in ((32, True), (16, False), (None, False)):
+        config, spec = EDMConfig(network=network), DataSpec(image_size=16, width=width, channels=3)
+        request = ExportRequest(tmp_path / f"{width}.pt", config, spec, lambda made=config, of=spec: made.build(of), False)
+        if refused:
+            with pytest.raises(ConfigError, match="NVIDIA's programs cannot express this model: data: images that are not squares"):
+                exported(request)
+            assert not list(tmp_path.iterdir())
+        else:
+            assert exported(request).paths[0].is_file()
 
 
 def test_exports_that_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

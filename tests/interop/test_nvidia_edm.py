@@ -181,6 +181,16 @@ def test_what_a_training_says_is_taken(tmp_path: Path) -> None:
     )
 
 
+def test_whole_numbers_where_fractions_are_expected(tmp_path: Path) -> None:
+    settings, loss, pipe = {"dropout": 0, "sigma_data": 1, "label_dropout": 0}, {"P_mean": -1, "P_std": 2}, {"p": 1, "scale": 1}
+    path = snapshot_of(tmp_path / "x.pkl", tensors_of("adm"), settings=settings, loss=loss, pipe=pipe)
+    config = runs.import_run(path, tmp_path / "run", program="nvidia").config.model
+    assert isinstance(config, EDMConfig)
+    found = (config.network.dropout, config.sigma_data, config.label_dropout, config.noise_mean, config.noise_std, config.augmentation.p)
+    assert found == (0, 1, 0, -1, 2, 1) and all(type(value) is float for value in found)
+    assert runs.open_run(tmp_path / "run").config.model == config
+
+
 def test_what_no_training_has_is_said(tmp_path: Path) -> None:
     path = snapshot_of(tmp_path / "x.pkl", tensors_of("adm"), settings={}, loss={"P_std": -1.0}, pipe={"p": 7.0})
     with pytest.raises(CheckpointError, match="its networks have no model here: noise_std: got -1.0, expected a positive number"):

@@ -139,6 +139,14 @@ def test_a_file_in_their_form(tmp_path: Path) -> None:
     assert f'"channels_per_head": {SMALL.network.num_head_channels}' in out.with_suffix(".json").read_text()
 
 
+def test_whole_numbers_where_fractions_are_expected(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.pkl", tensors_of(trained()), dropout=0, sigma_data=1)
+    config = runs.import_run(path, tmp_path / "run", program="nvidia").config.model
+    assert isinstance(config, EDM2Config) and (config.network.dropout, config.sigma_data) == (0.0, 1.0)
+    assert type(config.network.dropout) is float and type(config.sigma_data) is float
+    assert runs.open_run(tmp_path / "run").config.model == config
+
+
 @pytest.mark.parametrize(
     ("change", "settings", "said"),
     [

@@ -213,6 +213,49 @@ def test_bytes_made_into_tensors_again_and_again(tmp_path: Path) -> None:
     assert refusal(again, tmp_path) == "has the same bytes made into tensors again and again"
 
 
+@pytest.mark.parametrize("name", ["builtins\nset", "torch\nSize", "collections\nOrderedDict", "dnnlib.util\nEasyDict"])
+def test_values_copied_again_and_again(name: str, tmp_path: Path) -> None:
+    """A few bytes ask for a copy of a long list, or of a long dictionary."""
+    keyed = "Dict" in name
+    kept = pickle.dumps(dict.fromkeys(range(1000)) if keyed else [None] * 1000, protocol=3)[:-1]
+    place = pickle.loads(kept + b"h\x00.") and b"h\x00"  # the instructions keep it as number 0
+
+    def copied(times: int) -> bytes:
+        return kept + (b"c" + name.encode() + b"\n" + place + b"\x85R\x86") * times + b"."
+
+    path = tmp_path / "x.pkl"
+    path.write_bytes(copied(1))
+    assert len(read_pickle(path)[1]) == 1000
+    assert refusal(copied(100), tmp_path) == "has the same values copied again and again"
+
+
+def test_long_names_in_many_places(tmp_path: Path) -> None:
+    """One text, which a file has once, would be in the name of each tensor below it."""
+    for outer, name in (("w", "x" * 300), ("x" * 300, "w"), ("x" * 150, "y" * 150), ("w", 10**5000)):
+        inner = Persistent("Part", module_state({name: torch.ones(1)}))
+        content = {"ema": Persistent("Net", module_state({outer: inner, "synthesis.b4.const": torch.ones(1)}))}
+        with pytest.raises(CheckpointError, match="has a tensor whose name is no text, or one of more than 250 characters"):
+            read_snapshot(write_pickle(tmp_path / "x.pkl", content))
+    long = b"\x80\x04X" + struct.pack("<I", 10**6) + b"x" * 10**6 + b"\x94"
+    named = long + b"\x8c\x18torch.nn.modules.linear.h\x00\x93\x86."
+    assert "which no pickle of NVIDIA's networks needs" in refusal(named, tmp_path)
+    settings = {"text": "x" * 2000, "number": 10**400, "short": "x", "whole": 3}
+    path = write_pickle(tmp_path / "x.pkl", {"G_ema": network("Generator", small_tensors(), settings=settings)})
+    assert read_snapshot(path).maker.settings == {"short": "x", "whole": 3}
+
+
+def test_many_networks_and_modules(tmp_path: Path) -> None:
+    made = network("Generator", small_tensors(), settings={})
+    path = write_pickle(tmp_path / "x.pkl", {f"G{number}": made for number in range(30)})
+    with pytest.raises(CheckpointError, match="holds 30 networks, expected 20 or fewer"):
+        read_snapshot(path)
+    empty = Persistent("Part", module_state({}))
+    wide: Any = Persistent("Part", module_state({f"a{number}": empty for number in range(25_000)}))
+    content = {"G_ema": Persistent("Generator", module_state({"x": wide, "synthesis.b4.const": torch.ones(1)}))}
+    with pytest.raises(CheckpointError, match="more modules than any has"):
+        read_snapshot(write_pickle(tmp_path / "x.pkl", content))
+
+
 def test_nested_deeply(tmp_path: Path) -> None:
     path = tmp_path / "deep.pkl"
     path.write_bytes(b"\x80\x04)" + b"\x85" * 100_000 + b".")

@@ -23,7 +23,7 @@ from triptych.interop.programs import ExportRequest, ImportRequest
 from triptych.interop.sit import from_state_dict
 from triptych.interop.sit.exporter import exported
 from triptych.interop.sit.weights import described, to_state_dict
-from triptych.interop.transformers import recognised
+from triptych.interop.transformers import SIZES, filled, recognised
 from triptych.runs import import_run, open_run
 
 
@@ -172,8 +172,10 @@ def test_heads_of_a_published_size_may_be_named_too() -> None:
     with torch.device("meta"):
         given = {name: torch.empty(shape) for name, shape in XL_2.items()}
     assert described(given, {"num-heads": 16})[0].network == described(given, {"model": "SiT-XL/2"})[0].network
-    with pytest.raises(ConfigError, match="--num-heads: got 8, but the published model of width 1152 and depth 28 has 16"):
-        described(given, {"num-heads": 8})
+    with pytest.raises(ConfigError, match="--num-heads: got 8, but the model that --model names has 16: leave one of them out"):
+        described(given, {"num-heads": 8, "model": "SiT-XL/2"})
+    network, _ = described(given, {"num-heads": 8})
+    assert isinstance(network.network, DiTConfig) and network.network.heads == 8, "a network of one's own of that width and depth"
 
 
 def own(**settings: Any) -> tuple[FlowMatchingConfig, DataSpec, FlowMatching]:
@@ -231,6 +233,31 @@ def test_what_an_export_writes_beside_a_file_is_read_with_it(tmp_path: Path) -> 
     (tmp_path / "own.sit.txt").write_text("--path-type GVP\nSiT(...)\n")
     with pytest.raises(CheckpointError, match="nothing in the file says how many heads that has"):
         import_run(tmp_path / "own.pt", tmp_path / "bare", program="sit")
+
+
+def test_a_published_width_and_depth_with_other_heads_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SIZES, "S", (48, 2, 6))
+    config, spec, model = own()
+    exported(request(tmp_path / "own.pt", config, spec, model))
+    run = import_run(tmp_path / "own.pt", tmp_path / "run", program="sit")
+    assert isinstance(run.config.model, FlowMatchingConfig) and run.config.model.network == config.network
+    x, t, y = torch.randn(2, 3, 8, 8), torch.tensor([0.2, 0.9]), torch.tensor([1, 4])
+    with torch.no_grad():
+        found = run.load(device="cpu").get_submodule("network")(x, t, y)
+    torch.testing.assert_close(found, model.network(x, t, y), atol=1e-5, rtol=0)
+
+
+def test_memory_is_taken_once_the_file_is_known_to_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A width that the few tensors which show it claim would ask for any amount."""
+    taken: list[str] = []
+    monkeypatch.setattr(torch.nn.Module, "to_empty", lambda self, **settings: taken.append("to_empty"))
+    monkeypatch.setattr("triptych.interop.transformers.position_table", lambda *given: taken.append("table"))
+    named = names_of(width=100_000, depth=1, patch=2, rows=4, classes=3)
+    shown = ("pos_embed", "x_embedder.proj.weight", "y_embedder.embedding_table.weight", "final_layer.linear.weight")
+    given = {name: torch.zeros(1).expand(named[name]) for name in shown} | {"blocks.0.attn.qkv.weight": torch.zeros(1)}
+    with pytest.raises(CheckpointError, match="the file is incomplete: it has no x_embedder.proj.bias"):
+        filled(*described(given, {"num-heads": 4}), given)
+    assert not taken
 
 
 @pytest.mark.parametrize(

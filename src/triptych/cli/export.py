@@ -14,7 +14,7 @@ from triptych.runs.loading import WeightsChoice
 USAGE = """usage: triptych export RUN --to PROGRAM --out PATH [--checkpoint NAME] [--weights NAME | --ema-length LENGTH] [--drop-variance]
 
 Writes a run's weights for another program: guided-diffusion, a .pt with its flags beside it; diffusers, a folder (of diffusion models and
-autoencoders); nvidia, a .pt or .safetensors with the tensors' names of StyleGAN2, R3GAN or EDM; or sit, a .pt of a transformer that
+autoencoders); nvidia, a .pt or .safetensors with the tensors' names of StyleGAN2, R3GAN, EDM or EDM2; or sit, a .pt of a transformer that
 learns a flow.
 
   triptych export RUN --help    list all options

@@ -10,24 +10,25 @@ from triptych.cli.arguments import next_command
 from triptych.cli.output import show, show_page
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, nearest
-from triptych.interop.glow.flags import FLAGS
+from triptych.interop.glow.flags import FLAGS as FLAGS_OF_GLOW
 from triptych.interop.guided_diffusion.flags import all_flags
 from triptych.interop.programs import PROGRAMS, expected_program
+from triptych.interop.sit.flags import FLAGS as FLAGS_OF_SIT  # and those of DiT
 
 USAGE = """usage: triptych import PROGRAM FILE --run DIR [--flags "..."] [--ema FILE] [--ema-rate RATE] [--autoencoder RUN]
        triptych import imaginaire CONFIG.yaml [CHECKPOINT.pt] --run DIR [--data DIR] [--processes N]
 
 Makes a run of another program's weights, which sample, evaluate and train then take. PROGRAM is guided-diffusion or improved-diffusion,
 whose FILE is a .pt; glow, whose FILE is a checkpoint of TensorFlow (its prefix, one of its files or its folder) or an .npz of variables;
-nvidia, whose FILE is a .pkl of StyleGAN2, R3GAN or EDM, of which nothing is run; diffusers, whose FILE is the folder of an AutoencoderKL;
-sit or dit, whose FILE is a .pt of SiT or DiT;
-or imaginaire, whose YAML file says it all (without a checkpoint the run has its settings alone, and is to be trained).
+nvidia, whose FILE is a .pkl of StyleGAN2, R3GAN, EDM or EDM2, of which nothing is run; diffusers, whose FILE is the folder of an
+AutoencoderKL; sit or dit, whose FILE is a .pt of SiT or DiT; or imaginaire, whose YAML file says it all (without a checkpoint
+the run has its settings alone, and is to be trained).
 A file that they published is known by its name, or by the shapes of its tensors; any other one takes the flags it was trained with:
 
   --run DIR        directory of the new run
   --flags "..."    the original's flags in its own words: "--image_size 64 --num_channels 128 ..."; of glow's the shapes tell all but
                    --image_size (else 32), --n_bits_x (else 8) and --weight_y (else 0.01, where there is a classifier); of sit's and dit's
-                   all but sit's --path-type (else Linear) and --prediction (else velocity), and --model for the heads of another width
+                   all but sit's --path-type (else Linear) and --prediction (else velocity), and --num-heads of a size of one's own
   --autoencoder RUN  of a model of latents (nvidia's EDM2 of 4 channels, sit, dit): the run of the autoencoder that decodes them, of which
                    the new run keeps a copy; else samples are latents
   --ema FILE       the moving average, ema_RATE_STEPS.pt, where FILE is model*.pt, so that the run has both
@@ -97,7 +98,7 @@ def configure(arguments: Sequence[str]) -> ImportOptions:
             loose.append(argument)
             continue
         name, equals, text = argument.removeprefix("--").partition("=")
-        if name in all_flags() or name in FLAGS:
+        if any(name in flags for flags in (all_flags(), FLAGS_OF_GLOW, FLAGS_OF_SIT)):
             raise ConfigError(argument, f'the original\'s flags go into one text: --flags "{argument} ..."')
         if name not in _NAMES:
             raise ConfigError(argument, f"unknown option{nearest(argument, (f'--{option}' for option in _NAMES))}; {usage}")

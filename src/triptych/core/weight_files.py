@@ -21,6 +21,7 @@ from triptych.core.errors import CheckpointError
 from triptych.core.files import whole
 from triptych.core.tensors import load_tensors
 
+_MOST_UNPACKED = 10  # times the length of a compressed file; weights hardly become shorter
 _WRAPPERS = ("module.", "_orig_mod.")
 """What DistributedDataParallel and torch.compile put before every name."""
 
@@ -52,7 +53,7 @@ def read_content(path: str | Path, *, inert: tuple[type, ...] = ()) -> Any:
                 return torch.load(path, map_location="cpu", weights_only=True, mmap=_lies_open(path))
     except PermissionError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
-    except MemoryError:
+    except (MemoryError, CheckpointError):
         raise
     except SafetensorError as error:
         raise CheckpointError(f"{path} is damaged, or not a file of safetensors") from error
@@ -65,11 +66,18 @@ def read_content(path: str | Path, *, inert: tuple[type, ...] = ()) -> Any:
 
 
 def _lies_open(path: Path) -> bool:
-    """Whether a file is an archive whose members can be mapped; of compressed ones PyTorch would take the packed bytes for numbers."""
+    """Whether a file is an archive whose members can be mapped; of compressed ones PyTorch would take the packed bytes for numbers.
+
+    Raises CheckpointError for compressed ones, which PyTorch does not write itself, that would unpack to far more than weights can.
+    """
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
-        return all(member.compress_type == zipfile.ZIP_STORED for member in archive.infolist())
+        members = archive.infolist()
+    size, most = sum(member.file_size for member in members), _MOST_UNPACKED * path.stat().st_size
+    if size > most:
+        raise CheckpointError(f"{path} is compressed and unpacks to {size:,} bytes, expected {most:,} or fewer: save it with torch.save")
+    return all(member.compress_type == zipfile.ZIP_STORED for member in members)
 
 
 def checked_weights(content: Any, *, name: str = "the file") -> dict[str, Tensor]:

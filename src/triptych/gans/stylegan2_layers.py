@@ -43,7 +43,7 @@ class StyleGAN2NetworkConfig(Config):
     max_channels: int = 512
     "The most channels."
     mapping_layers: int = 8
-    "Layers of the mapping network."
+    "Layers of the mapping network; of a discriminator, which has one where there are classes, it may be 0."
     mapping_rate: float = 0.01
     "Learning rate of the mapping network, as a factor of that of the rest."
     half_stages: int = 4
@@ -54,7 +54,7 @@ class StyleGAN2NetworkConfig(Config):
     "Recompute each resolution in the backward pass: a sixth to a fifth less memory for features, for about half more time."
 
     def validate(self) -> None:
-        for name in ("base_channels", "max_channels", "mapping_layers"):
+        for name in ("base_channels", "max_channels"):
             self.require(getattr(self, name) >= 1, name, "at least 1")
         self.require(0 < self.mapping_rate < math.inf, "mapping_rate", "a positive number")
         self.require(0 <= self.half_stages <= 32, "half_stages", "from 0 to 32")
@@ -81,7 +81,8 @@ class StyleGAN2GeneratorConfig(StyleGAN2NetworkConfig):
     "What styles multiply: the features, or as in the paper the weights, which gives the same and is slower."
 
     def validate(self) -> None:
-        self.require(self.style_dims >= 1, "style_dims", "at least 1")
+        for name in ("style_dims", "mapping_layers"):
+            self.require(getattr(self, name) >= 1, name, "at least 1")
 
     def shrunk(self) -> Self:
         """A narrow network, for tests."""
@@ -99,10 +100,12 @@ class StyleGAN2DiscriminatorConfig(StyleGAN2NetworkConfig):
 
     def validate(self) -> None:
         self.require(self.group_size >= 1, "group_size", "at least 1")
+        self.require(self.mapping_layers >= 0, "mapping_layers", "0 or more")
 
     def shrunk(self) -> Self:
         """A narrow network with groups of two, for tests."""
-        return replace(self, base_channels=32, max_channels=4, mapping_layers=2, group_size=min(self.group_size, 2))
+        narrow = replace(self, base_channels=32, max_channels=4, mapping_layers=min(self.mapping_layers, 2))
+        return replace(narrow, group_size=min(self.group_size, 2))
 
 
 # Layers -----------------------------------------------------------------------------------------------------------------

@@ -66,37 +66,37 @@ def network_of(weights: Mapping[str, Tensor], given: Mapping[str, Value], *, pro
     for name, has in (("image-size", size * LATENT_FACTOR), ("num-classes", classes)):
         if given.get(name, has) != has:
             raise ConfigError(f"--{name}", f"the file has {has}, got {given[name]}")
-    named = _published_heads(given.get("model"), program=program, width=width, depth=depth, patch=patch)
+    named = _named_heads(given.get("model"), program=program, width=width, depth=depth, patch=patch)
     heads = _heads(given.get("num-heads"), named, width=width, depth=depth)
     network = DiTConfig(patch=patch, width=width, depth=depth, heads=heads, spare_outputs=outputs == 2 * channels)
     return network, DataSpec(image_size=size, channels=channels, num_classes=classes)
 
 
-def _published_heads(name: Value | None, *, program: str, width: int, depth: int, patch: int) -> int | None:
-    """Of the model whose name was given, or of the published size of this width and depth, if there is one."""
+def _named_heads(name: Value | None, *, program: str, width: int, depth: int, patch: int) -> int | None:
+    """Of the model whose name was given, if one was."""
+    if name is None:
+        return None
     names = {f"{program}-{size}/{side}": (*numbers, side) for size, numbers in SIZES.items() for side in PATCHES}
-    if name is not None:
-        if name not in names:
-            raise ConfigError("--model", f"got {name!r}, expected one of {', '.join(names)}")
-        wide, deep, heads, side = names[str(name)]
-        if (wide, deep, side) != (width, depth, patch):
-            raise ConfigError("--model", f"the file has width {width}, depth {depth} and patches of {patch}, got {name}")
-        return heads
-    return next((heads for wide, deep, heads in SIZES.values() if (wide, deep) == (width, depth)), None)
+    if name not in names:
+        raise ConfigError("--model", f"got {name!r}, expected one of {', '.join(names)}")
+    wide, deep, heads, side = names[str(name)]
+    if (wide, deep, side) != (width, depth, patch):
+        raise ConfigError("--model", f"the file has width {width}, depth {depth} and patches of {patch}, got {name}")
+    return heads
 
 
 def _heads(given: Value | None, named: int | None, *, width: int, depth: int) -> int:
-    """The heads that were given as a flag, or those of a published size."""
-    if given is None and named is None:
+    """The heads that were given as a flag, which may be one's own; else those of the model that was named, or of a published size."""
+    published = named or next((heads for wide, deep, heads in SIZES.values() if (wide, deep) == (width, depth)), None)
+    heads = published if given is None else int(given)
+    if heads is None:
         sizes = ", ".join(f"{size} of {wide} and {deep}" for size, (wide, deep, _) in SIZES.items())
         wanted = f"nothing in the file says how many heads that has: give --flags '--num-heads N' (published sizes: {sizes})"
         raise CheckpointError(f"has width {width} and depth {depth}, and {wanted}")
-    heads = named if given is None else int(given)
-    assert heads is not None
     if heads < 1 or width % heads:
         raise ConfigError("--num-heads", f"got {heads}, expected a divisor of the width {width}")
     if named not in (None, heads):
-        raise ConfigError("--num-heads", f"got {heads}, but the published model of width {width} and depth {depth} has {named}")
+        raise ConfigError("--num-heads", f"got {heads}, but the model that --model names has {named}: leave one of them out")
     return heads
 
 
@@ -104,10 +104,13 @@ def filled(config: ModelConfig, spec: DataSpec, weights: Mapping[str, Tensor]) -
     """The model with a file's weights, in evaluation mode; a CheckpointError names the first tensor that is wrong."""
     with without_weights():
         model = config.build(spec)
-    model.to_empty(device="cpu")
     network = cast(DiT, model.get_submodule("network"))
-    expected, table = dict(network.state_dict()), positions(network)
-    check_fit(expected | {POSITIONS: table}, weights)
+    expected = dict(network.state_dict())
+    height, width = network.image_size
+    patches = (height // network.config.patch) * (width // network.config.patch)
+    check_fit(expected | {POSITIONS: torch.empty(1, patches, network.config.width, device="meta")}, weights)
+    model.to_empty(device="cpu")  # now that the file is known to hold so many numbers
+    table = positions(network)
     if (weights[POSITIONS].float() - table).abs().max() > max(_TABLE_ERROR, torch.finfo(weights[POSITIONS].dtype).eps):
         raise CheckpointError(f"{POSITIONS} is not the table of sines and cosines of its size, so this is another network")
     network.load_state_dict({name: weights[name] for name in expected})

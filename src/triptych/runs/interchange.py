@@ -57,7 +57,7 @@ def import_run(
 
     imaginaire's `file` is a YAML file, and `checkpoint` the weights that go with it; None: the run has settings alone, and is to be
     trained. `data`: the folder of its data, in place of that in the file; `processes` of a training, each of which has the file's batch.
-    nvidia's `file` is a pickle of StyleGAN2's or R3GAN's networks, of which nothing is run; it says it all.
+    nvidia's `file` is a pickle of StyleGAN2's, R3GAN's, EDM's or EDM2's networks, of which nothing is run; it says it all.
 
     `autoencoder`: the folder of the run that decodes what a model of latents makes (nvidia's EDM2 of 4 channels, sit, dit); the run keeps a
     copy of it. None: samples are latents.
@@ -172,8 +172,9 @@ def export_run(
 
     guided-diffusion: `out` is a .pt, and beside it a .flags.txt has the flags of its scripts. diffusers: `out` is a folder, with the
     second half of the output channels left out on request (`drop_variance`). nvidia: `out` is a .pt or .safetensors of the generator of a
-    StyleGAN2 or R3GAN, and beside it are those of the discriminator and a .json with the networks' settings. sit: `out` is a .pt, and
-    beside it a .sit.txt says how it is built. `checkpoint`, `weights` and `ema_length` are as in `WeightsChoice`.
+    StyleGAN2 or R3GAN, with that of the discriminator beside it, or of the network of an EDM or EDM2; a .json beside it has the networks'
+    settings. sit: `out` is a .pt, and beside it a .sit.txt says how it is built. `checkpoint`, `weights` and `ema_length` are as in
+    `WeightsChoice`.
 
     An earlier export of a model with the same settings is replaced. Raises ConfigError that names what the other program cannot express,
     and for an `out` that is something else, CheckpointError where nothing can be read or written.

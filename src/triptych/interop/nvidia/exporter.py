@@ -24,6 +24,8 @@ def exported(request: ExportRequest) -> Exported:
     if family is None:
         kind = type(request.config).__name__.removesuffix("Config")
         raise ConfigError("to", f"NVIDIA's names are those of {KNOWN}; this run is of {kind}")
+    if request.spec.width not in (None, request.spec.image_size):
+        raise ConfigError("", "NVIDIA's programs cannot express this model: data: images that are not squares")
     if out.suffix not in (".pt", ".safetensors"):
         raise ConfigError("out", f"got {str(out)!r}, expected the name of a file that ends with .pt or .safetensors")
     paths, beside = (out, *(out.with_stem(f"{out.stem}-{part}") for part in family.parts[1:])), out.with_suffix(".json")

@@ -44,6 +44,8 @@ class Family:
     "What the original's networks have to be built with."
     notes: tuple[str, ...]
     "What the user of an export has to know."
+    remarks: Callable[[Network], tuple[str, ...]] = lambda discriminator: ()
+    "What the user of an import has to know of a discriminator that was taken."
     parts: tuple[Part, ...] = PARTS
     "The model's networks, that which makes images first."
     taps: Callable[[ModelConfig], tuple[float, ...]] = lambda config: BINOMIAL

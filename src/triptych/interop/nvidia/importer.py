@@ -7,7 +7,7 @@ the model's weights too where the file has no others. Nothing in the file is run
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError
@@ -33,7 +33,7 @@ def imported(request: ImportRequest) -> ImportedRun:
             raise CheckpointError(
                 f"is a network of {snapshot.kind} ({snapshot.maker.class_name}), which no model here takes; those of {KNOWN} are taken"
             )
-        made = _run(snapshot, FAMILIES[snapshot.kind])
+        made = _fitting(snapshot, FAMILIES[snapshot.kind])
     scale = FAMILIES[snapshot.kind].latents
     licence = LICENCES[snapshot.kind]
     for line in (f"{request.file} is of {snapshot.kind}", *made.notes, f"licence of {snapshot.kind}'s published weights: {licence}"):
@@ -59,8 +59,22 @@ class _Made:
     notes: list[str]
 
 
-def _run(snapshot: Snapshot, family: Family) -> _Made:
-    """The run of a snapshot: the average as such where the file has the weights that were trained too, else as the model's weights."""
+def _fitting(snapshot: Snapshot, family: Family) -> _Made:
+    """The run of a snapshot, without its discriminator where that alone cannot be taken. Raises CheckpointError."""
+    try:
+        return _run(snapshot, family)
+    except CheckpointError as error:
+        if "D" not in snapshot.networks or "discriminator" not in family.parts:
+            raise
+        others = {name: network for name, network in snapshot.networks.items() if name != "D"}
+        return _run(replace(snapshot, networks=others), family, without=f"its discriminator cannot be taken, and begins anew: {error}")
+
+
+def _run(snapshot: Snapshot, family: Family, *, without: str = "it has no discriminator, which begins anew") -> _Made:
+    """The run of a snapshot: the average as such where the file has the weights that were trained too, else as the model's weights.
+
+    `without`: the note where there is no discriminator.
+    """
     networks, notes = snapshot.networks, []
     try:
         model, spec = family.read(snapshot.maker, networks.get("D"))
@@ -84,8 +98,9 @@ def _run(snapshot: Snapshot, family: Family) -> _Made:
     if "discriminator" in family.parts:
         if "D" in networks:
             state |= taken("D", "discriminator")
+            notes.extend(family.remarks(networks["D"]))
         else:
-            notes.append("it has no discriminator, which begins anew")
+            notes.append(without)
     fresh = _fresh(config.model, spec)
     files = {"model": fresh | state | _augmentation(snapshot, expected, notes)}
     if averaged is not None and "G" in networks:

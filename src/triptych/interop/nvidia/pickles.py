@@ -30,7 +30,7 @@ from triptych.core.reading import open_regular
 
 _MOST_INSTRUCTIONS = 4_000_000  # EDM2's largest network takes some 100,000
 _TORCH_FILE, _ZIP_FILE = 0x1950A86A20F9469CFC6C, b"PK\x03\x04"
-_MOST_SAID = 120  # characters of a name in a message
+_MOST_NAME, _MOST_SAID = 200, 120  # characters of a class's name, and of a name in a message
 _MOST_AXES = 16
 _DAMAGED = "is damaged or cut off, or no pickle of NVIDIA's networks"
 _OF_TORCH = "is a file of torch.save, and no pickle of networks: give NVIDIA's own file (.pkl)"
@@ -113,19 +113,23 @@ def _check_kind(content: mmap.mmap) -> None:
 
 
 class _Globals:
-    """What stands for each name. It counts the bytes of tensors: a pickle could have one block of bytes made into tensors many times."""
+    """What stands for each name.
 
-    def __init__(self, most_bytes: int) -> None:
-        self._bytes_left = most_bytes
+    It counts the bytes of tensors, and the values of lists and dictionaries that are made of others: a pickle could have one block of
+    bytes made into tensors many times, or one list copied.
+    """
+
+    def __init__(self, length: int) -> None:
+        self._bytes_left = self._values_left = length
         self._calls: dict[str, Callable[..., Any]] = {
             "torch_utils.persistence._reconstruct_persistent_obj": _persistent,
-            "dnnlib.util.EasyDict": dict_of,
-            "collections.OrderedDict": dict_of,
-            "builtins.set": list_of,
+            "dnnlib.util.EasyDict": self._dict,
+            "collections.OrderedDict": self._dict,
+            "builtins.set": self._tuple,
             "torch._utils._rebuild_tensor_v2": _tensor,
             "torch._utils._rebuild_parameter": _parameter,
             "torch.storage._load_from_bytes": self._storage,
-            "torch.Size": list_of,
+            "torch.Size": self._tuple,
             "numpy.core.multiarray.scalar": _number,
             "numpy._core.multiarray.scalar": _number,
         }
@@ -137,11 +141,30 @@ class _Globals:
             return _Name(full, self._calls[full])
         if module == "torch" and name in _DTYPES:
             return _DTYPES[name]
-        if full in _INERT or module.startswith(_INERT_MODULES):
+        if full in _INERT or (module.startswith(_INERT_MODULES) and len(full) <= _MOST_NAME):
             return _Name(full)
         if full in _TENSORFLOW:
             raise Unreadable("is of the TensorFlow versions of StyleGAN; convert it with legacy.py of stylegan2-ada-pytorch first")
         raise Unreadable(f"names {_said(full)}, which no pickle of NVIDIA's networks needs: nothing of it was run")
+
+    def _dict(self, *arguments: Any) -> dict[Any, Any]:
+        """The dictionary that a call of dict or OrderedDict makes: of none, or of one list of pairs."""
+        made: dict[Any, Any] = {}
+        for pairs in self._copied(arguments):
+            for key, value in pairs.items() if isinstance(pairs, dict) else pairs:
+                made[_key(key)] = value
+        return made
+
+    def _tuple(self, *arguments: Any) -> tuple[Any, ...]:
+        """The values of a set or a size, in the order of the file."""
+        _check(len(arguments) <= 1 and not any(isinstance(values, dict) for values in arguments))
+        return tuple(value for values in self._copied(arguments) for value in values)
+
+    def _copied(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        _check(all(isinstance(values, list | tuple | dict) for values in arguments))
+        self._values_left -= sum(len(values) for values in arguments)
+        _check(self._values_left >= 0, "has the same values copied again and again")
+        return arguments
 
     def _storage(self, data: Any) -> Tensor:
         """The numbers in a file of torch.save's older format, of one storage: (n,)."""
@@ -158,21 +181,6 @@ _INERT = {"torch.device", "numpy.dtype", "numpy.ndarray", "numpy.core.multiarray
 _INERT_MODULES = ("torch.nn.modules.", "R3GAN.")
 """Modules whose classes become records."""
 _TENSORFLOW = {"dnnlib.tflib.network.Network", "tfutil.Network"}
-
-
-def dict_of(*arguments: Any) -> dict[Any, Any]:
-    """The dictionary that a call of dict or OrderedDict makes: of none, or of one list of pairs."""
-    made: dict[Any, Any] = {}
-    for pairs in arguments:
-        for key, value in pairs.items() if isinstance(pairs, dict) else pairs:
-            made[_key(key)] = value
-    return made
-
-
-def list_of(*arguments: Any) -> tuple[Any, ...]:
-    """The values of a set or a size, in the order of the file."""
-    _check(len(arguments) <= 1 and all(isinstance(values, list | tuple) for values in arguments))
-    return tuple(value for values in arguments for value in values)
 
 
 def _persistent(meta: Any) -> Record:

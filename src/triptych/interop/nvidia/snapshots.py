@@ -34,7 +34,10 @@ _MARKS: Mapping[str, Kind] = {
 AVERAGES = ("G_ema", "ema", "net")
 """Where the average of that network is."""
 _MAKERS = (*AVERAGES, "G")
-_MOST_MODULES, _MOST_TENSORS, _MOST_DEPTH, _MOST_VALUES = 20_000, 100_000, 50, 10_000
+_OF_TRAINING = ("loss_fn", "augment_pipe")
+_MOST_NETWORKS, _MOST_MODULES, _MOST_TENSORS, _MOST_DEPTH, _MOST_VALUES = 20, 20_000, 100_000, 50, 10_000
+_MOST_NAME, _MOST_TEXT = 250, 1000
+"""Characters of a tensor's name and of a setting: a pickle may have one long text in many places."""
 _MOST_NUMBER = 1e12
 
 
@@ -80,8 +83,11 @@ def snapshot_of(content: Any) -> Snapshot:
     """The networks in what `read_pickle` returned. Raises CheckpointError where there are none of a kind that is known."""
     content = {"G_ema": content} if isinstance(content, Record) else content
     found = content.items() if isinstance(content, dict) else ()
-    networks = {name: network_of(value) for name, value in found if isinstance(name, str) and _is_network(value)}
-    training = {name: _numbers(value) for name, value in found if isinstance(name, str) and isinstance(value, Record)}
+    records = {name: value for name, value in found if isinstance(name, str) and _is_network(value)}
+    if len(records) > _MOST_NETWORKS:
+        raise CheckpointError(f"holds {len(records)} networks, expected {_MOST_NETWORKS} or fewer")
+    networks = {name: network_of(record) for name, record in records.items()}
+    training = {name: _numbers(value) for name, value in found if name in _OF_TRAINING and isinstance(value, Record)}
     for name in _MAKERS:
         for mark, kind in _MARKS.items():
             if name in networks and mark in networks[name].tensors:
@@ -111,20 +117,19 @@ def _numbers(record: Record) -> dict[str, float]:
 
 def _tensors(network: Record) -> Iterator[tuple[str, Tensor]]:
     """Parameters and saved buffers, as a state dict has them. A pickle may have one module in many places, so both are counted."""
-    rest, modules, tensors = [("", network, 0)], 0, 0
+    rest, modules, tensors = [("", network, 0)], 1, 0
     while rest:
         prefix, record, depth = rest.pop()
-        modules += 1
+        parts, children = {**_part(record, "_parameters"), **_part(record, "_buffers")}, _part(record, "_modules")
+        modules, tensors = modules + len(children), tensors + len(parts)
         if modules > _MOST_MODULES or tensors > _MOST_TENSORS or depth > _MOST_DEPTH:
             raise CheckpointError("has a network of more modules than any has, or modules within themselves")
+        if not all(isinstance(name, str) and len(prefix) + len(name) <= _MOST_NAME for name in (*parts, *children)):
+            raise CheckpointError(f"has a tensor whose name is no text, or one of more than {_MOST_NAME} characters")
         unsaved = record.state.get("_non_persistent_buffers_set") if isinstance(record.state, dict) else ()
         unsaved = unsaved if isinstance(unsaved, list | tuple) else ()
-        for name, value in {**_part(record, "_parameters"), **_part(record, "_buffers")}.items():
-            if isinstance(value, Tensor) and name not in unsaved:
-                tensors += 1
-                yield f"{prefix}{name}", value
-        children = _part(record, "_modules").items()
-        rest.extend((f"{prefix}{name}.", child, depth + 1) for name, child in children if isinstance(child, Record))
+        yield from ((f"{prefix}{name}", value) for name, value in parts.items() if isinstance(value, Tensor) and name not in unsaved)
+        rest.extend((f"{prefix}{name}.", child, depth + 1) for name, child in children.items() if isinstance(child, Record))
 
 
 def _part(record: Record, name: str) -> dict[Any, Any]:
@@ -142,4 +147,6 @@ def _is_plain(value: Any, left: list[int], depth: int = 0) -> bool:
         return all(isinstance(key, str) and _is_plain(part, left, depth + 1) for key, part in value.items())
     if isinstance(value, list | tuple):
         return all(_is_plain(part, left, depth + 1) for part in value)
-    return value is None or isinstance(value, bool | int | float | str)
+    if isinstance(value, str):
+        return len(value) <= _MOST_TEXT
+    return value is None or isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < _MOST_NUMBER)

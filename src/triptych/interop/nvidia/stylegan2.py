@@ -19,6 +19,7 @@ from triptych.interop.nvidia.snapshots import Network
 from triptych.interop.shapes import Shapes
 
 _BASE_CHANNELS = 32_768
+_GROUP = 4  # images whose deviation is compared, in the original where nothing else is given
 _EMBEDDING = "mapping.embed.weight"
 _ARCHITECTURES = {"residual": "resnet", "plain": "orig"}
 
@@ -46,13 +47,30 @@ def _discriminator(discriminator: Network) -> StyleGAN2DiscriminatorConfig:
     shapes, settings = Shapes(discriminator.tensors), _flat(discriminator.settings)
     sides = _sides(shapes, "b", ".conv0.weight")
     widths = {side: shapes.shape(f"b{side}.conv0.weight", axes=4)[0] for side in sides}
-    widths[4], features, *_ = shapes.shape("b4.conv.weight", axes=4)
-    group_size = settings.get("mbstd_group_size", 4)
+    widths[4], *_ = shapes.shape("b4.conv.weight", axes=4)
     return StyleGAN2DiscriminatorConfig(
         architecture="residual" if shapes.has(f"b{max(sides)}.skip.") else "plain",
-        group_size=group_size if features > widths[4] and isinstance(group_size, int) else 1,
+        group_size=_stated_group(settings) or _GROUP if _has_deviation(shapes) else 1,
         **_common(shapes, settings, widths),
     )
+
+
+def _has_deviation(shapes: Shapes) -> bool:
+    """Whether the deviation between images is a feature of the last convolution, which then has more inputs than outputs."""
+    width, features, *_ = shapes.shape("b4.conv.weight", axes=4)
+    return features > width
+
+
+def _stated_group(settings: Mapping[str, Any]) -> int | None:
+    """How many images are compared; None where the file does not say it, or has None, for which the original takes all of a batch."""
+    size = settings.get("mbstd_group_size")
+    return size if isinstance(size, int) and size > 1 else None
+
+
+def _remarks(discriminator: Network) -> tuple[str, ...]:
+    if not _has_deviation(Shapes(discriminator.tensors)) or _stated_group(_flat(discriminator.settings)) is not None:
+        return ()
+    return (f"it does not say how many images its discriminator compares: groups of {_GROUP} are taken, as is usual",)
 
 
 def _sides(shapes: Shapes, start: str, end: str) -> set[int]:
@@ -77,7 +95,7 @@ def _common(shapes: Shapes, settings: Mapping[str, Any], widths: Mapping[int, in
     return {
         "base_channels": next(fitting, widths[size] * size),
         "max_channels": most,
-        "mapping_layers": shapes.count("mapping.fc", ".weight") or 8,
+        "mapping_layers": shapes.count("mapping.fc", ".weight") or (0 if shapes.has(_EMBEDDING) else 8),
         "mapping_rate": float(rate) if isinstance(rate, int | float) else 0.01,
         "half_stages": half if isinstance(half, int) else 0,
         "conv_clamp": float(clamp) if isinstance(clamp, int | float) else None,
@@ -125,4 +143,5 @@ STYLEGAN2 = Family(
     constants=".resample_filter",
     built_with=_built_with,
     notes=("stylegan2-ada-pytorch: Generator(**settings of the .json), then load_state_dict of the file",),
+    remarks=_remarks,
 )
