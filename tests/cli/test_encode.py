@@ -142,6 +142,8 @@ def test_latents_are_decoded_as_they_were_encoded(
     for command, steps in (
         (decode, 4),
         ([*decode, "--steps", "9"], 9),
+        (["encode", directory, file, "--decode=True", "--device", "cpu", "--out", out], 4),
+        (["encode", directory, file, "--steps", "9", "--device", "cpu", "--out", out, "--decode", "true"], 9),
         (["sample", directory, "--from", file, "--device", "cpu", "--out", out], 4),
     ):
         assert main(command) == 0

@@ -120,6 +120,7 @@ def test_the_name_of_a_job_is_no_option(run: str, name: str, tmp_path: Path) -> 
         (["--gpus", "0"], "--processes: got None, expected a number, where there are no GPUs"),
         (["--time", "4h"], "--time: got '4h', expected days-hours"),
         (["--time", "10", "--notice", "600"], "--notice: got 600, expected 1 to 540 seconds, of a job of 10"),
+        (["--time", "2-0", "--notice", "65536"], "--notice: got 65536, expected 1 to 65,535 seconds, of a job of 2-0"),
         (["--sbatch", "qos=long 7"], "--sbatch: got 'qos=long 7', expected options of sbatch in one text"),
         (["--sbatch", "qos='x"], "whose quotation marks do not close"),
         (["--run", "."], "--run: got '.', which has no name of its own; give a folder for the run, such as runs/NAME"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,23 @@ def test_without_gpus() -> None:
     assert "namespace" not in found["metadata"]
 
 
+def test_names_of_claims_and_namespaces() -> None:
+    """As the cluster has them: RFC 1123 allows digits at the start, and dots in the name of a claim."""
+    claim, namespace = f"2.{'d' * 60}.disk-{'0' * 60}", f"7{'n' * 62}"
+    found = manifest("--claim", claim, "--namespace", namespace)
+    (shared, _) = found["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["volumes"]
+    assert shared["persistentVolumeClaim"] == {"claimName": claim} and found["metadata"]["namespace"] == namespace
+
+
+def test_what_kubernetes_would_expand() -> None:
+    """It puts values in the place of $(NAME) in the words of a command, and one dollar in that of two."""
+    path = "/shared/$(HOME)/$$x/$y"
+    found = manifest("--data.path", path)
+    (container,) = found["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    words = [re.sub(r"\$\$|\$\((\w+)\)", lambda match: "$" if match[0] == "$$" else "EXPANDED", word) for word in container["command"]]
+    assert words[words.index("--data.path") + 1] == path
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -82,6 +100,12 @@ def test_without_gpus() -> None:
         (["--run", "/shared"], "--run: got '/shared', expected a path inside /shared (--mount)"),
         (["--mount", "shared"], "--mount: got 'shared', expected a path from / on"),
         (["--name", "In64"], "--name: got 'In64', expected at most 50 small letters"),
+        (["--name", "in.64"], "--name: got 'in.64', expected at most 50 small letters"),
+        (["--namespace", "n" * 64], "expected at most 63 small letters, digits and dashes, no dash at an end"),
+        (["--namespace", "team.a"], "--namespace: got 'team.a', expected at most 63"),
+        (["--claim", "c" * 254], "expected at most 253 small letters, digits, dashes and dots"),
+        (["--claim", "a.-b"], "--claim: got 'a.-b', expected at most 253"),
+        (["--claim", "Disk"], "--claim: got 'Disk', expected at most 253"),
         (["--run", "/shared/64"], "--name: missing, and '64' cannot be the name of a job"),
         (["--memory", "much"], "--memory: got 'much', expected a number of bytes"),
         (["--image", "None"], "--image: missing"),

@@ -12,13 +12,14 @@ import pytest
 
 from triptych.cli.arguments import at_checkpoint
 from triptych.cli.main import main
+from triptych.core.batch import DataSpec
 
-from .conftest import FakeRun, FakeRuns, SilentConfig, ToySampling
+from .conftest import FakeRun, FakeRuns, SilentConfig, ToySampling, toy_recipe
 
 
 def sampled(fake: FakeRuns, *arguments: str) -> dict[str, Any]:
     assert main(["sample", "runs/toy", *arguments]) == 0
-    (opened, (directory,), _), (name, (count,), named) = fake.calls
+    (opened, (directory,), _), *_, (name, (count,), named) = fake.calls
     assert (opened, directory, name) == ("open_run", "runs/toy", "sample")
     named.pop("progress")
     return {"count": count, **named}
@@ -104,6 +105,25 @@ def test_the_images_of_an_upsampler(given: str, count: int, fake_runs: FakeRuns,
         "out": Path("runs/toy/samples.png"),
     }
     assert capsys.readouterr().out == f"{count} images in runs/toy/samples.png\n"
+
+
+def test_a_class_whose_name_has_commas_is_named(fake_runs: FakeRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ImageNet's one name begins with another; those of a run without classes are its guide's."""
+    names = ("tench, Tinca tinca", "maillot", "maillot, tank suit", "a,b", "a,b,c", "c")
+    spec = DataSpec(image_size=16, channels=1, num_classes=6, class_names=names)
+    bare = DataSpec(image_size=16, channels=1)
+    monkeypatch.setattr(
+        "triptych.runs.open_run", lambda place: FakeRun(fake_runs, Path(place), toy_recipe(), bare if "bare" in str(place) else spec)
+    )
+    for given, labels in (
+        (["tench, Tinca tinca,3"], ["tench, Tinca tinca", "3"]),
+        (["tench,Tinca tinca,maillot", "maillot, tank suit"], ["tench, Tinca tinca", "maillot", "maillot, tank suit"]),
+        (["a,b,a,b,c,c"], ["a,b", "a,b,c", "c"]),
+        (["tench,3"], ["tench", "3"]),
+    ):
+        for run in (["runs/toy"], ["runs/bare", "--guide", "runs/toy/checkpoints/512"]):
+            assert main(["sample", *run, "--labels", *given]) == 0
+            assert fake_runs.calls.pop()[2]["labels"] == labels
 
 
 @pytest.fixture

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import errno
 import functools
 import io
+import json
 import os
 import sys
 import tarfile
@@ -25,14 +28,16 @@ from triptych.cli.main import main
 from triptych.core import remote
 from triptych.core.address import Address, without_secrets
 from triptych.core.batch import DataSpec
-from triptych.core.block_cache import BlockCache
-from triptych.core.errors import ConfigError, DataError
+from triptych.core.block_cache import BlockCache, BlockMemory
+from triptych.core.errors import ConfigError, DataError, Stopped
+from triptych.core.npz import read_npz
 from triptych.core.reading import user_path
 from triptych.core.remote import RemoteFile
 from triptych.data.config import DataConfig
 from triptych.data.fingerprint import fingerprint
 from triptych.data.images import Data
 from triptych.data.loader import Loader
+from triptych.data.pack import STAMP, PackStamp
 from triptych.engine.config import LogConfig
 from triptych.recipes.catalogue import load_recipe
 from triptych.runs import open_run, train
@@ -49,6 +54,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(remote, "FIRST_PAUSE", 0.001)
     monkeypatch.setattr(remote, "BLOCK", 4000)
+    monkeypatch.setenv("no_proxy", "*")
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +67,7 @@ def server() -> Iterator[Server]:
 def _well(server: Server) -> None:
     server.files.clear()
     server.asked.clear()
-    server.faults, server.always, server.ranged = [], None, True
+    server.faults, server.always, server.ranged, server.versioned, server.key = [], None, True, True, None
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +198,57 @@ def test_a_pack_of_what_is_elsewhere_is_that_of_what_is_here(folder: Path, tmp_p
     place = laid_out("stored zip", folder, tmp_path / "data")
     for source, out in ((served(place, server), "there.npz"), (place, "here.npz")):
         pack_data(settings(source), tmp_path / out, workers=0)
-    assert (tmp_path / "there.npz").read_bytes() == (tmp_path / "here.npz").read_bytes()
+    there, here = (read_npz(tmp_path / out) for out in ("there.npz", "here.npz"))
+    stamps = [PackStamp.from_dict(json.loads(str(arrays.pop(STAMP)))) for arrays in (there, here)]
+    assert dataclasses.replace(stamps[0], versions="") == stamps[1] and stamps[0].versions and server.url not in stamps[0].text()
+    assert there.keys() == here.keys() and all(np.array_equal(there[name], here[name]) for name in here)
+
+
+@pytest.mark.parametrize("ending", [".npz", ".zip"])
+def test_a_pack_is_made_anew_when_what_is_elsewhere_changed(ending: str, folder: Path, tmp_path: Path, server: Server) -> None:
+    """Images in the middle are no part of the fingerprint, and a file elsewhere has no time on this machine."""
+    place = laid_out("stored zip", folder, tmp_path / "data")
+    config, out = settings(served(place, server)), tmp_path / f"pack{ending}"
+    assert not pack_data(config, out, workers=0).already and pack_data(config, out, workers=0).already
+    before = out.read_bytes()
+    server.files["/a/x.zip"] = swapped(place)
+    assert not pack_data(config, out, workers=0).already and out.read_bytes() != before
+    assert pack_data(config, out, workers=0).already
+    server.versioned = False
+    assert not pack_data(config, out, workers=0).already and not pack_data(config, out, workers=0).already
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+def test_an_interrupted_pack_takes_up_nothing_of_another_version(
+    versioned: bool, folder: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("triptych.runs.packing._MOST_IN_A_PIECE", 2)
+    place, out, made = laid_out("stored zip", folder, tmp_path / "data"), tmp_path / "pack.npz", list[float]()
+    server.versioned = versioned
+    config = settings(served(place, server))
+
+    def interrupt(done: float, count: float) -> None:
+        if done == 12:
+            raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(Stopped):
+            pack_data(config, out, workers=0, progress=interrupt)
+    server.files["/a/x.zip"] = swapped(place)
+    pack_data(config, out, workers=0, progress=lambda done, count: made.append(done))
+    assert made[0] == 0
+    expected = batches(config.open())
+    assert_same(batches(settings(out).open()), expected)
+
+
+def swapped(place: Path) -> bytes:
+    """A zip of the same length in which two images have changed places, none of them one of those of the fingerprint."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(place) as old, zipfile.ZipFile(buffer, "w") as archive:
+        for name in old.namelist():
+            archive.writestr(name, old.read({NAMES[9]: NAMES[11], NAMES[11]: NAMES[9]}.get(name, name)))
+    assert buffer.tell() == place.stat().st_size
+    return buffer.getvalue()
 
 
 def test_names_with_words_of_secrets_are_names(folder: Path, tmp_path: Path, server: Server) -> None:
@@ -299,6 +355,34 @@ def test_a_server_without_ranges(folder: Path, tmp_path: Path, server: Server) -
         settings(address).open()
 
 
+def test_a_server_without_ranges_is_not_asked_for_the_whole_file(server: Server) -> None:
+    server.files["/x.npy"] = bytes(20_000_000)
+    server.ranged = False
+    with pytest.raises(DataError, match="the server does not give parts of files"):
+        RemoteFile(Address(f"{server.url}/x.npy"))
+    assert "/x.npy" not in [path for _, path, _ in server.asked]  # it was hung up on
+
+
+def test_a_slow_link_has_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer may take any time, as long as some of it comes."""
+    monkeypatch.setattr(remote, "TIMEOUT", 0.3)
+    server.files["/f"] = content = np.random.default_rng(0).bytes(3000)
+    file = RemoteFile(Address(f"{server.url}/f"))
+    server.faults = ["drips"] * 3
+    assert file.pread(2000, 0) == content[:2000]
+    assert len(server.faults) == 2  # it was asked once
+
+
+def test_keys_of_netrc(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password hunter2\n")
+    (tmp_path / "netrc").chmod(0o600)
+    server.files["/f"], server.key = b"some", "Basic " + base64.b64encode(b"me:hunter2").decode()
+    with pytest.raises(DataError, match=r"no right to read it \(the server answers 401\)"):
+        RemoteFile(Address(f"{server.url}/f"))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    assert RemoteFile(Address(f"{server.url}/f")).pread(4, 0) == b"some"
+
+
 def test_nothing_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "ATTEMPTS", 2)
     with pytest.raises(DataError, match=r"x\.zip: .*\(asked 2 times\)"):
@@ -336,6 +420,42 @@ def test_another_version_at_a_resume_is_named() -> None:
 
 
 # What is kept
+
+
+def test_nothing_is_kept_of_a_file_whose_version_is_not_known(tmp_path: Path, server: Server) -> None:
+    """Another one of that size would be read from what was kept; while one is in use it is fetched once."""
+    server.files["/f"], server.versioned = bytes(10_000), False
+    file = RemoteFile(Address(f"{server.url}/f"))
+    file.prefetch([(0, 10_000)])
+    sent = server.sent
+    assert file.pread(10_000, 0) == bytes(10_000) and server.sent == sent
+    assert not (tmp_path / "cache" / "remote").exists()
+    server.files["/f"] = b"1" * 10_000
+    assert RemoteFile(Address(f"{server.url}/f")).pread(10_000, 0) == b"1" * 10_000
+
+
+def test_parts_in_memory_are_bounded_and_those_used_last_stay() -> None:
+    memory = BlockMemory(1000)
+    for k in range(30):
+        memory.put(f"a/{k}", bytes([k]) * 100)
+        assert memory.get("a/0", 2, 3) == bytes(3)
+    assert [k for k in range(30) if memory.holds(f"a/{k}")] == [0, *range(21, 30)]
+    assert memory.get("a/5") is None and memory.get("a/29") == bytes([29]) * 100 and memory.get("a/29", 0, 101) is None
+    memory.put("a/29", b"x")
+    memory.put("a/30", bytes(99))
+    assert memory.holds("a/21") and memory.get("a/29") == b"x"
+
+
+def test_parts_of_another_user_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only who owns a file may set its times."""
+
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    cache = BlockCache(tmp_path / "parts", most=100_000)
+    cache.put("a/0", b"some")
+    monkeypatch.setattr(os, "utime", refused)
+    assert cache.get("a/0") == b"some" and cache.get("a/0", 1, 2) == b"om"
 
 
 def test_kept_parts_are_bounded_and_those_used_last_stay(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -18,10 +19,10 @@ import numpy as np
 import pytest
 from PIL import Image, features
 
-from tests.data.pictures import encoded, picture, write_folder
+from tests.data.pictures import encoded, picture, write_folder, write_tar
 from triptych.core.errors import DataError
 from triptych.data import decode
-from triptych.data.archives import open_tar, open_zip
+from triptych.data.archives import LocalFile, open_tar, open_zip
 from triptych.data.arrays import array_file
 from triptych.data.config import DataConfig
 from triptych.data.files import MOST_BYTES, open_folder
@@ -289,6 +290,57 @@ def test_a_damaged_header_within_a_tar_is_not_its_end(tmp_path):
     path.write_bytes(data)
     with pytest.raises(DataError, match=r"x\.tar: cannot be read as a tar archive \(a damaged header within it\)"):
         open_tar(path)
+
+
+@pytest.mark.parametrize("ending", ["tar", "tar.gz"])
+def test_a_tar_that_ends_between_two_files_is_cut(tmp_path, ending):
+    folder = write_folder(tmp_path / "f", ["a.png", "b.png", "c.png"])
+    whole = write_tar(tmp_path / "whole.tar", folder)
+    with tarfile.open(whole) as tar:
+        ends = [member.offset for member in tar][3]
+    data, path = whole.read_bytes(), tmp_path / f"x.{ending}"
+    pack = gzip.compress if ending == "tar.gz" else bytes
+    path.write_bytes(pack(data[:ends]))
+    with pytest.raises(DataError, match=r"x\.tar[.gz]*: the archive is cut short: it ends behind 2 images without the zeros"):
+        open_tar(path)
+    path.write_bytes(pack(data[:ends] + bytes(512)))  # GNU tar reads it too
+    assert len(open_tar(path).names) == 2
+
+
+def test_a_compressed_tar_leaves_room_on_the_disk(tmp_path, monkeypatch):
+    path = write_tar(tmp_path / "x.tar.gz", write_folder(tmp_path / "f", ["a.png", "b.png"]))
+    free, largest = shutil.disk_usage(tmp_path), max(file.stat().st_size for file in (tmp_path / "f").iterdir())
+    for room, said in ((largest, "read"), (largest - 1, "unpacked it takes more than")):
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder, room=room: free._replace(free=2**28 + room))
+        if said == "read":
+            assert len(open_tar(path).read(0))
+        else:
+            with pytest.raises(DataError, match=rf"x\.tar\.gz: {said} .* has room for; name a folder with more room in TMPDIR"):
+                open_tar(path)
+
+
+def test_a_file_that_is_read_in_several_calls(tmp_path, monkeypatch):
+    """The system gives no more than 2 GiB in one."""
+    (tmp_path / "x").write_bytes(bytes(range(100)))
+    pread = os.pread
+    with open(tmp_path / "x", "rb") as file:
+        monkeypatch.setattr(os, "pread", lambda descriptor, length, offset: pread(descriptor, min(length, 7), offset))
+        local = LocalFile(file, tmp_path / "x")
+        assert local.pread(50, 3) == bytes(range(3, 53)) and local.pread(50, 90) == bytes(range(90, 100)) and local.pread(5, 200) == b""
+
+
+def test_backslashes_in_a_zip(tmp_path):
+    """Some programs of Windows write them between the folders; where there are slashes too, they are letters."""
+    image = encoded(picture(16, 16))
+    for names, expected in (
+        (["cat\\", "cat\\1.png", "dog\\new\\2.png"], ["cat/1.png", "dog/new/2.png"]),
+        (["cat/1.png", "dog/a\\2.png"], ["cat/1.png", "dog/a\\2.png"]),
+    ):
+        with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+            for name in names:
+                archive.writestr(name, b"" if name.endswith("\\") else image)
+        files = open_zip(tmp_path / "x.zip")
+        assert list(files.names) == expected and files.read(1) == image and not files.notes
 
 
 # Numbers and names in headers

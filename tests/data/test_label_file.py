@@ -58,6 +58,8 @@ FORMS = {
     "names": [f"{FLAT[k]} {WORDS[k]}" for k in SHUFFLED],
     "tabs": [f"{FLAT[k]}\t{WORDS[k]}" for k in SHUFFLED],
     "commas": [f"{FLAT[k]},{WORDS[k]},some words" for k in SHUFFLED],
+    "semicolons": ["name;class", *(f"{FLAT[k]};{WORDS[k]}" for k in SHUFFLED)],
+    "semicolons, with commas": [f'"{FLAT[k]}";{WORDS[k]};{"1,5" * (k % 2)}' for k in SHUFFLED],
     "quoted": [f'"{FLAT[k]}","{WORDS[k]}"' for k in SHUFFLED],
     "kaggle": ["ImageId,PredictionString", *(f"{FLAT[k][:-4]},{WORDS[k]} 111 108 230 366 {WORDS[k]} 1 2 3 4 " for k in SHUFFLED)],
     "paths": [f"./{FLAT[k]} {WORDS[k]}" for k in SHUFFLED],
@@ -110,6 +112,30 @@ def test_numbers_without_names_are_in_their_order(tmp_path):
     assert data.train.labels.tolist() == [(2, 7, 10).index(IDS[word]) for word in WORDS]
 
 
+def test_a_number_with_zeros_before_it_is_the_same_number(tmp_path):
+    folder = write_folder(tmp_path / "val", FLAT)
+    numbers = [f"{IDS[word]:0{1 + k % 3}d}" for k, word in enumerate(WORDS)]
+    data = opened(folder, written(tmp_path / "truth.txt", *numbers))
+    assert data.spec.class_names == ("2", "7", "10")
+    assert data.train.labels.tolist() == [(2, 7, 10).index(IDS[word]) for word in WORDS]
+    padded = written(tmp_path / "truth.txt", *(f"{IDS[word]:03d}" for word in WORDS))
+    assert opened(folder, padded).spec.class_names == ("002", "007", "010")  # as they are written
+
+
+def test_a_semicolon_in_one_class_is_a_letter(tmp_path):
+    folder = write_folder(tmp_path / "val", ["a.png", "b.png"])
+    assert told(opened(folder, written(tmp_path / "l.txt", "old;new", "old"))) == {"a.png": "old;new", "b.png": "old"}
+
+
+def test_names_in_another_form_of_unicode(tmp_path):
+    composed, apart = "caf\u00e9.png", "cafe\u0301.png"
+    folder = write_folder(tmp_path / "val", [apart, "tea.png"])
+    with pytest.raises(DataError, match=rf"line 1 names {composed}, but there is no such image; it is there in another form of Unicode"):
+        opened(folder, written(tmp_path / "l.txt", f"{composed},a", "tea.png,b"))
+    with pytest.raises(DataError, match=r"line 1 names caf\u00e8\.png, but there is no such image$"):
+        opened(folder, written(tmp_path / "l.txt", "caf\u00e8.png,a", "tea.png,b"))
+
+
 def test_a_line_counts_before_the_folder(tmp_path):
     root = write_folder(tmp_path / "x", ["cat/0.png", "cat/1.png", "dog/0.png", "2.png"])
     data = opened(root, written(tmp_path / "l.txt", "cat/1.png dog", "2.png cat"))
@@ -153,6 +179,8 @@ MISTAKES = {
     "twice": ([*FORMS["names"], f"{FLAT[3]} n02"], f"have two classes for {FLAT[3]}"),
     "two names of one": ([*FORMS["names"], f"{FLAT[3][:-4]} {WORDS[3]}"], f"line 13 names {FLAT[3][:-4]}, but there is no such image"),
     "no class": ([f"{name}," for name in FLAT], "line 1 has no class"),
+    "bars": ([f"{name}|{word}" for name, word in EXPECTED.items()], "line 1 begins with the name of an image, but has no class that"),
+    "names alone": (FLAT, "line 1 begins with the name of an image, but has no class that"),
     "long": (["x" * 300, *WORDS[1:]], "line 1 has a class of too many letters"),
 }
 

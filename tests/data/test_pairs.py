@@ -273,6 +273,15 @@ def test_missing_members_are_named(tmp_path):
         opened(tmp_path)
 
 
+def test_members_whose_names_have_another_form_of_unicode(tmp_path):
+    """As macOS and Linux write them: the eye sees no difference."""
+    write_pairs(tmp_path)
+    for folder, name in (("images", "cafe\u0301"), ("labels", "caf\u00e9")):
+        (tmp_path / folder / "drive" / "2.png").rename(tmp_path / folder / "drive" / f"{name}.png")
+    with pytest.raises(DataError, match=r"labels has no file drive/cafe\u0301\.\* to go with it; it is there in another form of Unicode"):
+        opened(tmp_path)
+
+
 def test_two_files_of_one_stem(tmp_path):
     write_pairs(tmp_path)
     write(tmp_path / "images" / "drive" / "2.jpg", b"")

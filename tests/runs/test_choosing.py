@@ -151,6 +151,21 @@ def test_a_bad_image_is_passed_over_and_said(tmp_path, machine):
         look(tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["junk", "empty", "cut"])
+def test_a_bad_map_is_passed_over_and_said(tmp_path, kind):
+    """Maps are no photos for one of them that cannot be read."""
+    pairs(tmp_path, top=3)
+    good = (tmp_path / "labels" / "1.png").read_bytes()
+    bad = {"junk": b"no image", "empty": b"", "cut": good[: len(good) // 2]}[kind]
+    (tmp_path / "labels" / "1.png").write_bytes(bad)
+    seen = look(tmp_path)
+    assert seen.pairs == Pairs("images", ("labels",), (4,), False, ()) and seen.bad is not None and "labels/1.png" in seen.bad
+    for k in range(3):
+        (tmp_path / "labels" / f"{k}.png").write_bytes(bad)
+    with pytest.raises(DataError, match=r"labels/0\.png: "):
+        look(tmp_path)
+
+
 def test_folders_of_other_names_are_classes_and_no_pairs(tmp_path):
     write_folder(tmp_path, ["one/a.png", "one/b.png", "two/c.png"])
     seen = look(tmp_path)

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.pictures import picture, write_idx, write_tar, write_zip
+from tests.data.pictures import encoded, picture, write_idx, write_tar, write_zip
 from tests.data.records import write_shards
 from tests.runs.glow import folder
 from triptych.core.batch import InputSpec
 from triptych.core.errors import ConfigError, DataError
 from triptych.data.config import ClassesFrom
+from triptych.data.made import STAMP, mark
 from triptych.runs.given.collection import Collection, ImagesLike, open_collection, open_squares
 from triptych.runs.given.sizes import Proportional
 
@@ -151,3 +152,24 @@ def test_a_data_error_names_the_setting_by_which_its_reader_knows_it() -> None:
     assert str(error) == "x: has no class: rename it, or set data.labels to none"
     assert str(error.renamed("classes")) == "x: has no class: rename it, or set classes to none"
     assert str(DataError("x: {odd} name").renamed("classes")) == "x: {odd} name"
+
+
+def test_hidden_files_are_none_of_a_collection_but_the_stamp_that_says_what_is_left_out(tmp_path: Path) -> None:
+    """The lock that a killed command left, where its output lies among the images, makes these no others."""
+    (tmp_path / "deep").mkdir()
+    for name in ("a.png", "deep/b.png"):
+        (tmp_path / name).write_bytes(encoded(picture(8, 8)))
+
+    def origin() -> str:
+        return opened(tmp_path).origin
+
+    before = origin()
+    for name in (".latents.npz.lock", "deep/._b.png"):
+        (tmp_path / name).write_bytes(b"x")
+    assert origin() == before
+    mark(tmp_path / "deep", ["b.png"], request="x", overview="b.png")
+    assert origin() != before
+    (tmp_path / "deep" / STAMP).unlink()
+    assert origin() == before
+    (tmp_path / "c.png").write_bytes(encoded(picture(8, 8)))
+    assert origin() != before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import html
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from triptych.data.config import DataConfig
 from triptych.data.examination import Examination
 from triptych.data.pairs import PairedDataConfig
 from triptych.data.skipping import read_skip, write_skip
-from triptych.data.subjects import Subjects
+from triptych.data.subjects import Subjects, open_subjects
 from triptych.runs import doctor
 from triptych.runs.doctor import examine
 
@@ -282,6 +283,16 @@ def test_an_interrupted_command_goes_on_and_ends_with_the_same_file(tmp_path: Pa
     seen.clear()
     examine(config, workers=0, out=tmp_path / "parts.json")
     assert len(seen) == 16, "a file has changed since: what was found before does not count"
+
+
+def test_a_file_of_another_content_with_the_time_of_before_is_another_one(folder: Path) -> None:
+    """What was looked at before an interruption counts for the same files alone; programs that copy set times back."""
+    config, file = DataConfig(path=str(folder), image_size=16), folder / "dog" / "5.png"
+    before, status, content = open_subjects(config).fingerprint(), file.stat(), file.read_bytes()
+    assert open_subjects(config).fingerprint() == before
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert file.stat().st_mtime_ns == status.st_mtime_ns and open_subjects(config).fingerprint() != before
 
 
 def test_a_file_that_the_system_does_not_give(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

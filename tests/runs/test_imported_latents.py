@@ -19,7 +19,8 @@ from tests.interop.test_sit import HEADS, weights
 from triptych.cli.main import main
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError
-from triptych.core.model import seeded_build
+from triptych.core.model import Sampler, seeded_build
+from triptych.core.rng import Rng
 from triptych.data.config import DataConfig
 from triptych.data.latents import read_stamp
 from triptych.diffusion.continuous import LevelSamplingConfig
@@ -32,10 +33,10 @@ from triptych.engine.run_directory import RunDirectory
 from triptych.gans.kl_autoencoder import KLAutoencoder, KLAutoencoderConfig
 from triptych.gans.kl_networks import KLNetworksConfig
 from triptych.recipes.config import RunConfig
-from triptych.runs import Run, export_run, import_run, open_run, train
+from triptych.runs import Run, export_run, import_run, open_run, sampling, train
 from triptych.runs.document import RunDocument
 from triptych.runs.latent_data import encode_data
-from triptych.runs.latent_space import LatentSpace
+from triptych.runs.latent_space import LatentSpace, shown_by
 
 MEAN, STD = torch.tensor([5.81, 3.25, 0.12, -2.15]), torch.tensor([4.17, 4.62, 3.71, 3.28])
 """Of the latents that EDM2's published networks learned."""
@@ -206,9 +207,31 @@ def test_without_an_autoencoder_samples_are_latents(folder: Path, photos: Path, 
 
 
 def test_the_command_writes_latents_that_nothing_decodes(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    imported(folder, "nvidia", tmp_path / "run")
-    assert main(["sample", str(tmp_path / "run"), "--count", "1", "--steps", "1", "--device", "cpu"]) == 0
-    assert "1 image in " in capsys.readouterr().out and (tmp_path / "run" / "samples.npz").is_file()
+    """As the network made them, and the same command may write them again."""
+    run, _ = imported(folder, "nvidia", tmp_path / "run")
+    for _ in range(2):
+        assert main(["sample", str(tmp_path / "run"), "--count", "2", "--steps", "1", "--device", "cpu"]) == 0
+        assert "2 images in " in capsys.readouterr().out
+    with np.load(tmp_path / "run" / "samples.npz") as file:
+        latents = file["arr_0"]
+    model = run.load(device="cpu")
+    assert isinstance(model, Sampler) and isinstance(run.config.model, EDM2Config)
+    settings = replace(run.config.model.sampling, steps=1)
+    with torch.no_grad():
+        made = model.sample(Rng(0, ("sample",), torch.arange(2)), labels=None, settings=settings)
+    assert latents.dtype == np.float32 and latents.shape == (2, 8, 8, 4)
+    np.testing.assert_allclose(latents, made.permute(0, 2, 3, 1).numpy(), atol=1e-6, rtol=1e-4)
+    assert np.abs(latents).max() > 1e-3
+    far = torch.linspace(-3, 3, 40).reshape(1, 4, 5, 2)
+    shown = shown_by(run.spec, open_world("cpu"), RunDirectory(run.directory))(far.bfloat16())
+    assert torch.equal(shown, far.bfloat16().float().movedim(1, -1)), "nothing is clipped"
+
+
+def test_the_room_for_latents_is_that_of_their_float_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "available_memory", lambda: 10 * 8 * 8 * 4 * 4)
+    sampling.require_room(10, DataSpec(image_size=8, channels=4))
+    with pytest.raises(ConfigError, match="count: got 11, but so many images of 8x8 pixels take 11.3 KB of memory"):
+        sampling.require_room(11, DataSpec(image_size=8, channels=4))
 
 
 def test_a_training_without_the_autoencoder_says_what_to_do(folder: Path, photos: Path, tmp_path: Path) -> None:

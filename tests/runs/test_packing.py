@@ -29,6 +29,7 @@ from triptych.cli.main import main
 from triptych.core import files
 from triptych.core.errors import ConfigError, DataError, Stopped
 from triptych.core.npz import read_npz
+from triptych.data import archives
 from triptych.data.config import DataConfig
 from triptych.data.domains import UnpairedDataConfig
 from triptych.data.files import is_image
@@ -523,3 +524,31 @@ def test_a_source_that_changed_is_packed_anew(tmp_path):
         os.utime(file, (0, 0))
         assert not pack_data(config, out, workers=0).already and out.read_bytes() != before, file
         assert pack_data(config, out, workers=0).already
+
+
+@pytest.mark.parametrize("ending", [".npz", ".zip"])
+def test_a_pack_within_its_source_is_there_already(tmp_path, ending):
+    """The pack, and what is hidden beside it, are none of the images."""
+    root = classes(tmp_path)
+    config, out = settings(root), root / f"pack{ending}"
+    assert not pack_data(config, out, workers=0).already
+    (root / ".pack.partial").write_bytes(b"later")
+    assert pack_data(config, out, workers=0).already
+    (root / "cat" / "0_cat.png").touch()
+    assert not pack_data(config, out, workers=0).already
+
+
+def test_a_pack_of_many_names_is_read(tmp_path, monkeypatch):
+    """What a zip says of its images may be larger than an image; where it could not be read, it is not made."""
+    monkeypatch.setattr(archives, "MOST_BYTES", 4000)
+    config = settings(write_folder(tmp_path / "images", [f"{name[:3] * 60}/{name}" for name in NAMES]))
+    pack = packed(config, tmp_path / "pack.zip")
+    with zipfile.ZipFile(tmp_path / "pack.zip") as archive:
+        assert archive.getinfo("triptych-pack.json").file_size > 4000
+    require_same(config.open(), pack.open())
+    assert pack_data(config, tmp_path / "pack.zip", workers=0).already
+    monkeypatch.setattr(archives, "_PACK_BYTES", (2**33, 100, 100))
+    with pytest.raises(DataError, match=r"another\.zip: the names of 24 images are too long for a \.zip; end --out in \.npz"):
+        pack_data(config, tmp_path / "another.zip", workers=0, progress=lambda *_: pytest.fail("before the work"))
+    with pytest.raises(DataError, match=r"triptych-pack\.json: larger than 2,500 bytes"):
+        pack.open()

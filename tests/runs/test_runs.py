@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from tests.contract.shrink import BATCH, light, shrunk
 from tests.data.pictures import write_folder
 from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError, DataError
+from triptych.core.images import save_picture
 from triptych.core.model import TrainingProgress
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
 from triptych.engine.distributed import World
@@ -31,10 +33,11 @@ from triptych.engine.metric_log import read_metrics
 from triptych.engine.schedule import scheduled_rate
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
-from triptych.runs import Run, files, open_run, sampling, train
+from triptych.runs import Run, files, open_run, sampling, stored, train
 from triptych.runs.beginning import refuse_shorter
 from triptych.runs.callables import _validation
 from triptych.runs.document import accept_changes
+from triptych.runs.loading import Loading
 from triptych.runs.opening_lines import long_warmup
 from triptych.runs.sampling import Samples, label_list, write_samples
 from triptych.runs.stored import build
@@ -296,6 +299,28 @@ def test_lengths_that_it_may_not_have(total, before, seen):
         refuse_shorter(total, before, seen=seen)
 
 
+@pytest.mark.parametrize("taken", [2 * BATCH, 4 * BATCH])
+def test_every_process_takes_the_checkpoint_of_the_main_one(trained, monkeypatch, taken):
+    """The second of two, which finds the latest, where the main one found an earlier one before that was written."""
+
+    class Two(World):
+        def from_main(self, value):
+            return taken
+
+    monkeypatch.setattr(stored, "open_world", lambda device: Two(1, 2, torch.device("cpu")))
+    opened = trained.open_together(Loading(weights="raw"))
+    assert opened.origin["images"] == taken
+    expected = trained.tensors(checkpoint=str(taken), weights="raw")
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in opened.model.state_dict().items())
+
+
+def test_samples_are_of_the_checkpoint_that_all_processes_take(trained, monkeypatch):
+    earlier, latest = (trained.sample(2, checkpoint=str(number), device="cpu").images for number in (2 * BATCH, 4 * BATCH))
+    assert not np.array_equal(earlier, latest) and np.array_equal(trained.sample(2, device="cpu").images, latest)
+    monkeypatch.setattr(Run, "open_together", lambda self, loading: self.open(replace(loading, checkpoint=str(2 * BATCH))))
+    assert np.array_equal(trained.sample(2, device="cpu").images, earlier)
+
+
 def test_more_samples_than_the_memory_holds_are_refused(trained, tmp_path, monkeypatch):
     side, free = trained.spec.image_size, 10**6
     monkeypatch.setattr(sampling, "available_memory", lambda: free)
@@ -308,8 +333,41 @@ def test_more_samples_than_the_memory_holds_are_refused(trained, tmp_path, monke
         sampling.require_room(free // side**2, replace(trained.spec, channels=3))
     with pytest.raises(ConfigError):
         sampling.require_room(free // side**2, replace(trained.spec, width=2 * side))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")  # every process has all images
+    sampling.require_room(free // side**2 // 4, trained.spec)
+    with pytest.raises(ConfigError, match="take 250 KB in each of 4 processes, 1 MB of memory, and 1 MB are free"):
+        sampling.require_room(free // side**2 // 4 + 1, trained.spec)
     monkeypatch.setattr(sampling, "available_memory", lambda: None)
     sampling.require_room(10**12, trained.spec)
+
+
+@pytest.mark.parametrize(("ending", "longest", "rows"), [(".jpg", 65500, 1092), (".webp", 16383, 273)])
+def test_a_grid_that_its_format_cannot_hold_is_refused_before_it_is_drawn(trained, tmp_path, monkeypatch, ending, longest, rows):
+    """Five classes in turn are five columns; a row of images of 8 pixels takes 60."""
+    out = tmp_path / f"a{ending}"
+    save_picture(np.zeros((longest, 1, 1), np.uint8), out)
+    with pytest.raises(OSError):  # of its library
+        save_picture(np.zeros((longest + 1, 1, 1), np.uint8), out)
+    out.unlink()
+    monkeypatch.setattr(sampling, "draw", lambda *given: pytest.fail("it was drawn"))
+    message = rf"a grid of {5 * rows} images would have 312x{60 * rows + 12} pixels, and {ending} holds {longest:,} a side; end the name in"
+    with pytest.raises(DataError, match=message):
+        trained.sample(5 * rows, labels=range(5), out=out, device="cpu")
+    assert not list(tmp_path.iterdir())
+    sampling.check_sheet(out, trained.spec, count=5 * rows - 5, columns=5)
+
+
+@pytest.mark.parametrize("columns", [None, 3])
+def test_the_size_of_a_grid_is_known_before(tmp_path, monkeypatch, columns):
+    images = np.zeros((11, 30, 20, 1), np.uint8)
+    write_samples(tmp_path / "a.png", Samples(images, None), columns=columns)
+    with Image.open(tmp_path / "a.png") as sheet:
+        size = sheet.size
+    spec = DataSpec(image_size=30, width=20, channels=1)
+    for limit, fits in ((max(size), True), (max(size) - 1, False)):
+        monkeypatch.setitem(sampling._LONGEST_SIDE, ".webp", limit)
+        with nullcontext() if fits else pytest.raises(DataError, match=f"would have {size[0]}x{size[1]} pixels"):
+            sampling.check_sheet(tmp_path / "a.webp", spec, count=11, columns=columns)
 
 
 @pytest.mark.slow

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from tests.data.pairs import write, write_pairs
+from tests.data.pairs import as_map, write, write_pairs
 from tests.data.pictures import encoded, picture
 from tests.processes import run_together
 from tests.runs.translating_worker import translate_together
@@ -183,6 +184,19 @@ def test_held_out_images_need_the_data_of_the_run(tmp_path: Path) -> None:
         run.translate(None, **CPU)
 
 
+def test_held_out_images_that_are_replaced_are_translated_anew(tmp_path: Path) -> None:
+    run = paired_run(tmp_path / "run", tmp_path / "pairs", data={"validation_fraction": 0.5, **ONE_MAP})
+    before, done = run.translate(None, out=tmp_path / "out", **CPU), list[tuple[float, float]]()
+    kept = [images.copy() for images in before.images]
+    run.translate(None, out=tmp_path / "out", progress=lambda *now: done.append(now), **CPU)
+    assert done == [(len(kept), len(kept))], "the same request makes none again"
+    for path in (tmp_path / "pairs/labels").rglob("*.png"):
+        numbers = np.asarray(Image.open(path))
+        write(path, as_map((1 - numbers).astype(np.uint8)))
+    made = run.translate(None, out=tmp_path / "out", **CPU)
+    assert all(np.array_equal(np.where(one == 159, 127, 159), other) for one, other in zip(kept, made.images, strict=True))
+
+
 # Where it goes ----------------------------------------------------------------------------------------------------------
 
 
@@ -228,6 +242,18 @@ def test_an_interrupted_folder_goes_on_and_another_request_replaces_it(styled: R
     write(tmp_path / "in/0.png", encoded(picture(16, 16, seed=9)))
     styled.translate(tmp_path / "in", out=out, precision="bf16", progress=lambda *now: done.append(now), **CPU)
     assert done[0] == (0, 8)  # an input has changed
+
+
+def test_all_processes_open_the_same_checkpoint(plain: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Together(Exception):
+        pass
+
+    def together(self: Run, loading: Any) -> None:
+        raise Together
+
+    monkeypatch.setattr(Run, "open_together", together)
+    with pytest.raises(Together):
+        plain.translate(picture(16, 16, channels=1)[None], **CPU)
 
 
 def test_a_seed_is_nothing_to_a_model_without_chance(plain: Run, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -268,6 +270,29 @@ def test_training_shows_what_becomes_of_held_out_images(tmp_path: Path) -> None:
     assert np.abs(cell(3, 1)[::2, ::2] - tiny).max() <= 0.5 and np.array_equal(cell(3, 1)[::2], cell(3, 1)[1::2])
     made = cell(4, 1)
     assert made.std() > 0 and not np.array_equal(made, originals[17, ..., 0])
+
+
+def test_all_processes_open_the_same_checkpoint(upsampler: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Together(Exception):
+        pass
+
+    def together(self: Run, loading: Any) -> None:
+        raise Together
+
+    monkeypatch.setattr(Run, "open_together", together)
+    with pytest.raises(Together):
+        upsampler.upsample(pixels(), labels=[3], device="cpu")
+
+
+def test_a_base_that_draws_latents_is_refused(upsampler: Run, base: Run, tmp_path: Path) -> None:
+    """As one that was imported without its autoencoder."""
+    place = shutil.copytree(base.directory, tmp_path / "latents")
+    document = json.loads((place / "config.json").read_text())
+    document["spec"]["channels"] = 4
+    (place / "config.json").write_text(json.dumps(document))
+    message = "model: .*latents makes latents of 4 channels, and was imported without their autoencoder; import it again with --autoencoder"
+    with pytest.raises(ConfigError, match=message):
+        upsampler.inputs(place)
 
 
 def test_more_images_of_a_base_than_the_memory_holds_are_refused(upsampler: Run, base: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -341,8 +341,19 @@ def test_a_clip_in_a_video_file_and_a_given_first_frame(run: Run, tmp_path: Path
     assert all(np.array_equal(one, other) for one, other in zip(made.images, plain.images, strict=True))
     (tmp_path / "labels").mkdir()
     path.rename(tmp_path / "labels/clip.mkv")
+    (tmp_path / ".out.mp4.partial-0123456789ab/clip").mkdir(parents=True)
     in_folder = run.translate(tmp_path / "labels", out=tmp_path / "out.mp4", **CPU)
+    assert not list(tmp_path.glob(".*")), "the frames of an interrupted request are gone"
     assert len(in_folder.images) == 4 and Video(tmp_path / "out.mp4").rate == 10, "that of the maps"
+    write_video(tmp_path / "labels/other.mkv", maps[:2], codec="ffv1", pixels="gray", rate=24)
+    write(tmp_path / "labels/still/0.png", as_map(class_map("a", 0)))
+    for given, rates in ((None, (10, 24, 25)), (5.0, (5, 5, 5))):  # the second replaces the videos of the first
+        run.translate(tmp_path / "labels", out=tmp_path / "videos", video=VideoSettings(kind="mp4", rate=given), grid=0, **CPU)
+        assert tuple(Video(tmp_path / f"videos/{clip}.mp4").rate for clip in ("clip", "other", "still")) == rates
+        assert len(list((tmp_path / "videos").iterdir())) == 4, "the videos and their stamp: no frames of other requests are left"
+        (tmp_path / "videos/.frames.partial-0123456789ab/clip").mkdir(parents=True)
+    (tmp_path / "labels/other.mkv").unlink()
+    shutil.rmtree(tmp_path / "labels/still")
     first = picture(SIDE, SIDE, seed=9)
     begun = run.translate(tmp_path / "labels", first=first[None], out=tmp_path / "begun", **CPU)
     assert np.array_equal(begun.images[0][0], first) and not np.array_equal(begun.images[1], plain.images[1])

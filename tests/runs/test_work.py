@@ -80,9 +80,14 @@ def test_the_same_work_goes_on_and_other_work_begins_anew(tmp_path: Path) -> Non
     assert not out.exists()
     other, same = Squares(identity="others"), Squares()
     assert carried_out(same, out) == SQUARES and same.made == [range(4, 6), range(6, 7)]
+    others = {".b.npz.partial-0123456789ab", ".a.npz.partial-x.partial-0123456789ab"}
+    for name in others:
+        (tmp_path / name).mkdir()
     with pytest.raises(Stopped):
         carried_out(Squares(), out, progress=stop_at(4))
+    assert len(list(tmp_path.iterdir())) == 4
     assert carried_out(other, out) == SQUARES and other.made[0] == range(2)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.npz", *others}, "pieces of other work on this output are gone, and no others"
 
 
 def test_each_process_makes_its_share_of_what_is_missing(tmp_path: Path) -> None:

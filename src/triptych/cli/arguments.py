@@ -152,9 +152,23 @@ def measured(images: str, *lines: str) -> int:
     return finished(*lines)
 
 
-def label_values(labels: Sequence[str] | None) -> list[int | str] | None:
-    """The labels of `--labels`, names or numbers of classes; None where there are none. What is both is a name, as of folders 1 and 2."""
-    return None if labels is None else list(labels)
+def label_values(labels: Sequence[str] | None, names: Sequence[str] | None = None) -> list[int | str] | None:
+    """The labels of `--labels`, names or numbers of classes; None where there are none. What is both is a name, as of folders 1 and 2.
+
+    `names`: those of the classes. Where one has commas, its pieces are one label: as many as make a name.
+    """
+    if labels is None:
+        return None
+    by_pieces = {tuple(map(str.strip, name.split(","))): name for name in names or () if "," in name}
+    longest = max(map(len, by_pieces), default=1)
+    values: list[int | str] = []
+    start = 0
+    while start < len(labels):
+        ends = range(min(start + longest, len(labels)), start + 1, -1)
+        end = next((end for end in ends if tuple(labels[start:end]) in by_pieces), start + 1)
+        values.append(by_pieces.get(tuple(labels[start:end]), labels[start]))
+        start = end
+    return values
 
 
 def strengths(pieces: Sequence[str]) -> dict[str, float | tuple[float, float]]:

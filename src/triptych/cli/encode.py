@@ -27,6 +27,7 @@ from triptych.runs.loading import Loading
 if TYPE_CHECKING:
     from triptych.runs import Run
 
+_DECODES = ("--decode", "--no-decode")
 _USAGE_LINE = "triptych encode RUN IMAGES [--out FILE.npz] [--check], or triptych encode RUN LATENTS.npz --decode [--out FILE]"
 
 USAGE = f"""usage: {_USAGE_LINE}
@@ -88,19 +89,25 @@ def main(arguments: Sequence[str]) -> int:
     if not helped and (len(arguments) < 2 or arguments[1].startswith("-")):
         problem = f"got {arguments[1]!r} where the images are expected" if len(arguments) > 1 else "no images given"
         raise ConfigError("", f"{problem}; usage: {_USAGE_LINE}")
-    if not helped and "--decode" not in arguments:
-        require_images(arguments[1], note="; expected a folder, .zip, .tar, .npz or .npy of images")
+    if not helped and not any(argument.partition("=")[0] in _DECODES for argument in arguments):  # at once, without PyTorch
+        _require_images(arguments[1])
 
     from triptych import runs
 
     run = runs.open_run(directory)
-    flags, encoding = arguments[1:] if helped else arguments[2:], run.encoding
-    if not helped and "--decode" in flags:
-        encoding = _to_decode(flags, Path(arguments[1]), encoding)
-    options, settings = configure(directory, flags, encoding=encoding)
+    flags = arguments[1:] if helped else arguments[2:]
+    options, settings = configure(directory, flags, encoding=run.encoding)
+    if options.decode:
+        options, settings = configure(directory, flags, encoding=_to_decode(flags, Path(arguments[1]), run.encoding))
+    else:
+        _require_images(arguments[1])
     with named_as_flags(options, settings):
         line = _decode(run, arguments[1], options, settings) if options.decode else _encode(run, arguments[1], options, settings)
     return finished(line)
+
+
+def _require_images(images: str) -> None:
+    require_images(images, note="; expected a folder, .zip, .tar, .npz or .npy of images")
 
 
 def _to_decode(flags: Sequence[str], latents: Path, encoding: Config) -> Config:
@@ -134,7 +141,7 @@ def _encode(run: Run, images: str, options: EncodeOptions, settings: Config) -> 
     with progress_bar("coding") as progress:
         coder = run.coder(settings=settings, progress=progress, **options.keywords())
         pictures = coder.open(images, classes=options.classes)
-        asked: dict[str, Any] = {"count": options.count, "labels": label_values(options.labels)}
+        asked: dict[str, Any] = {"count": options.count, "labels": label_values(options.labels, run.spec.class_names)}
         if options.directions:
             file = Path(options.directions_out) if options.directions_out is not None else run.directory / DIRECTIONS
             directions, latents = coder.directions(pictures, **asked, attributes=options.attributes, out=file, latents_out=out)
@@ -151,5 +158,5 @@ def _decode(run: Run, latents: str, options: EncodeOptions, settings: Config) ->
     out = Path(options.out) if options.out is not None else run.directory / "decoded.png"
     with progress_bar("coding") as progress:
         coder = run.coder(settings=settings, progress=progress, **options.keywords())
-        samples = coder.decode(latents, count=options.count, labels=label_values(options.labels), out=out)
+        samples = coder.decode(latents, count=options.count, labels=label_values(options.labels, run.spec.class_names), out=out)
     return f"{counted(len(samples.images), 'image')} in {out}"

@@ -14,6 +14,10 @@ from triptych.core.errors import ConfigError
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LONGEST = 50  # letters; the operator puts more behind it, and 63 are allowed
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_DOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
+"""Names of namespaces and of claims, as of RFC 1123."""
+_LONGEST_LABEL, _LONGEST_DOMAIN = 63, 253
 _QUANTITY = re.compile(r"\d+(\.\d+)?([KMGTP]i?)?")
 
 
@@ -42,10 +46,14 @@ class KubernetesOptions(LaunchOptions):
         self.require(
             self.memory is None or _QUANTITY.fullmatch(self.memory) is not None, "memory", "a number of bytes such as 200Gi, or nothing"
         )
-        for name in ("name", "namespace", "claim"):
+        for name, form, longest, more in (
+            ("name", _NAME, _LONGEST, "digits and dashes, the first of them a letter"),
+            ("namespace", _LABEL, _LONGEST_LABEL, "digits and dashes, no dash at an end"),
+            ("claim", _DOMAIN, _LONGEST_DOMAIN, "digits, dashes and dots, a letter or digit on both sides of each dot"),
+        ):
             value = getattr(self, name)
-            fits = value is None or (_NAME.fullmatch(value) is not None and len(value) <= _LONGEST)
-            self.require(fits, name, f"at most {_LONGEST} small letters, digits and dashes, the first of them a letter")
+            fits = value is None or (form.fullmatch(value) is not None and len(value) <= longest)
+            self.require(fits, name, f"at most {longest} small letters, {more}")
 
 
 def prepared(words: Sequence[str]) -> Written:

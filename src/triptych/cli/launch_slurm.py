@@ -15,6 +15,7 @@ from triptych.core.errors import ConfigError, printable
 _OPTION = re.compile(r"--[a-z][a-z-]*(=.+)?")
 _TIME = re.compile(r"(?:(\d+)-(\d+)(?::(\d+))?(?::(\d+))?)|(?:(\d+)(?::(\d+))?(?::(\d+))?)")
 _LEAST_AFTER_NOTICE = 60  # seconds; Slurm looks at the time of jobs so seldom
+_MOST_NOTICE = 65_535  # seconds, of sbatch's --signal
 
 
 @config
@@ -36,7 +37,7 @@ class SlurmOptions(LaunchOptions):
         self.require(self.cpus is None or self.cpus >= 1, "cpus", "at least 1, or nothing")
         form = "days-hours[:minutes[:seconds]], hours:minutes:seconds, minutes:seconds or minutes"
         self.require(_TIME.fullmatch(self.time) is not None, "time", form)
-        most = max(seconds_of(self.time) - _LEAST_AFTER_NOTICE, 0)
+        most = min(max(seconds_of(self.time) - _LEAST_AFTER_NOTICE, 0), _MOST_NOTICE)
         self.require(self.notice <= most, "notice", f"1 to {most:,} seconds, of a job of {self.time}")
         self.require(all(map(_OPTION.fullmatch, self.more)), "sbatch", "options of sbatch in one text, such as 'qos=long mem=200G'")
         for name in ("partition", "account", "sbatch"):

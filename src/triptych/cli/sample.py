@@ -13,6 +13,7 @@ from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError, UserError
 from triptych.core.files import OUTPUTS, OUTPUTS_IN_WORDS
+from triptych.engine.run_directory import run_and_checkpoint
 from triptych.runs.loading import Loading
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _draw(run: Run, options: SampleOptions, settings: Config, out: Path) -> int:
     """Draws the images, and says how many."""
     asked: dict[str, Any] = {
         "seed": options.seed,
-        "labels": label_values(options.labels),
+        "labels": label_values(options.labels, _class_names(run, options)),
         "settings": settings,
         "out": out,
         **options.keywords(),
@@ -157,6 +158,15 @@ def _draw(run: Run, options: SampleOptions, settings: Config, out: Path) -> int:
     return count
 
 
+def _class_names(run: Run, options: SampleOptions) -> Sequence[str] | None:
+    """The names that --labels may have: those of the run's classes, or of the classifier's that leads a run without."""
+    if run.spec.class_names is not None or options.labels is None or options.guide is None:
+        return run.spec.class_names
+    from triptych import runs
+
+    return runs.open_run(run_and_checkpoint(options.guide)[0]).spec.class_names
+
+
 def _edit(run: Run, options: SampleOptions, settings: Config, out: Path) -> int:
     """Makes images of latents, and says how many."""
     sampled = options.latents is None
@@ -170,7 +180,7 @@ def _edit(run: Run, options: SampleOptions, settings: Config, out: Path) -> int:
             count=options.count,
             mix=options.mix,
             mix_at=options.mix_at,
-            labels=label_values(options.labels),
+            labels=label_values(options.labels, run.spec.class_names),
             seed=options.seed,
             settings=settings if sampled else None,
             directions=options.directions,

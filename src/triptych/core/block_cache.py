@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -42,7 +44,8 @@ class BlockCache:
             self._sound.discard(name)
             return None
         try:
-            os.utime(descriptor)
+            with suppress(OSError):  # of another user, who shares the cache: by its age it may go earlier
+                os.utime(descriptor)
             size = os.fstat(descriptor).st_size - _DIGEST
             end = size if length is None else start + length
             if name in self._sound and 0 <= start <= end <= size:
@@ -130,6 +133,48 @@ class BlockCache:
         finally:
             if lock is not None:
                 lock.release(remove=True)
+
+
+class BlockMemory:
+    """Parts as of a `BlockCache`, in the memory of one process; any number of its threads may use it."""
+
+    def __init__(self, most: int) -> None:
+        """`most`: bytes that all parts may take."""
+        self._most, self._total = most, 0
+        self._parts: OrderedDict[str, bytes] = OrderedDict()
+        self._one = threading.Lock()
+
+    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
+        """A part, or `length` bytes of it from `start` on; None where it is not there."""
+        with self._one:
+            content = self._parts.get(name)
+            if content is None:
+                return None
+            self._parts.move_to_end(name)
+        end = len(content) if length is None else start + length
+        return content[start:end] if end <= len(content) else None
+
+    def holds(self, name: str) -> bool:
+        """Whether a part is there."""
+        return name in self._parts
+
+    def put(self, name: str, content: bytes) -> None:
+        """Keeps a part; those that were used least recently go."""
+        with self._one:
+            self._total += len(content) - len(self._parts.pop(name, b""))
+            self._parts[name] = content
+            while self._total > self._most:
+                self._total -= len(self._parts.popitem(last=False)[1])
+
+    def drop(self, name: str) -> None:
+        """Forgets a part."""
+        with self._one:
+            self._total -= len(self._parts.pop(name, b""))
+
+    @contextmanager
+    def alone(self, name: str) -> Iterator[None]:
+        """Nothing is shared, so nobody is waited for."""
+        yield
 
 
 def _digest(content: bytes) -> bytes:

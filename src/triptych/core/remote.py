@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from triptych.core.address import Address, without_secrets
-from triptych.core.block_cache import BlockCache
+from triptych.core.block_cache import BlockCache, BlockMemory
 from triptych.core.cache import cache_folder, remote_limit
 from triptych.core.errors import DataError, one_line
 
@@ -32,12 +32,16 @@ ATTEMPTS = 8
 FIRST_PAUSE = 0.5
 """Seconds; each pause is twice as long as the one before, less up to half of it by chance, so that processes do not ask at once."""
 TIMEOUT = 60.0
-"""Seconds until a server that does not answer is asked again."""
+"""Seconds without a byte until a server is asked again."""
+_WHOLE = 15  # times that long a whole request may take, where the library alone knows what comes
 BLOCK = 2**18
 """Bytes that are kept in one piece; a photograph has about as many."""
 _REQUEST = 32  # blocks at most, in one request
 _AT_ONCE = 16  # requests
 _HELD = 2**26  # bytes in memory before they are kept
+_UNVERSIONED = 2**28  # bytes in memory of each process, of all files whose server says no version
+_WEB = ("http", "https")
+_PARTS = "parts"
 
 _VERSIONS = ("VersionId", "version_id", "generation", "ETag", "etag", "sha256", "blob_id", "md5Hash", "Content-MD5", "content_md5")
 _VERSIONS += ("LastModified", "last_modified", "Last-Modified", "mtime", "updated", "created")
@@ -66,6 +70,11 @@ class Identity:
         return f"{self.size:,} bytes{f', {self.version}' if self.version else ''}"
 
 
+def names_version(said: str) -> bool:
+    """Whether an identity, as text, has a version: of a file without one nobody knows whether it changed."""
+    return not said.endswith(" bytes")
+
+
 def identity_of(address: Address) -> Identity:
     """What the server says of a file now. Raises RemoteError where there is none, or it may not be read."""
     found = _asked(address, lambda system, limits: _info(system, address, limits))
@@ -91,15 +100,22 @@ def _info(system: Any, address: Address, limits: dict[str, Any]) -> dict[str, An
 
 
 class RemoteFile:
-    """A file that lies elsewhere, of one version, read in parts."""
+    """A file that lies elsewhere, of one version, read in parts.
+
+    Where the server says no version, what is read is kept in memory, for this object alone: later another file of that size may lie there.
+    """
 
     def __init__(self, address: Address) -> None:
         """Raises RemoteError where it cannot be read."""
         self.address = address
         self.identity = identity_of(address)
-        key = json.dumps([address.text, self.identity.size, self.identity.version])
+        version, limit = self.identity.version, remote_limit()
+        key = json.dumps([address.text, self.identity.size, version or os.urandom(16).hex()])
         self._key = hashlib.sha256(key.encode()).hexdigest()[:32]
-        self.cache = BlockCache(cache_folder() / "remote", most=remote_limit())
+        self.cache = BlockCache(cache_folder() / "remote", most=limit) if version else _memory(os.getpid())
+        if self.size > 1 and address.scheme in _WEB and self.note(_PARTS) is None:
+            _asked(address, lambda system, limits: _check_parts(system, address))
+            self.keep_note(_PARTS, b"")
 
     @property
     def size(self) -> int:
@@ -183,7 +199,7 @@ class RemoteFile:
     def _request(self, system: Any, start: int, end: int, limits: dict[str, Any]) -> bytes:
         found = system.cat_file(self.address.text, start=start, end=end, **limits)
         if len(found) > end - start:
-            raise _Refused("the server does not give parts of files (HTTP ranges); copy it here")
+            raise _Refused(_NO_PARTS)
         if len(found) < end - start:
             raise OSError(f"cut short: {len(found):,} of {end - start:,} bytes came")
         return bytes(found)
@@ -238,16 +254,36 @@ def _runs(blocks: Sequence[int]) -> Iterator[range]:
 # Requests
 
 
+_NO_PARTS = "the server does not give parts of files (HTTP ranges); copy it here"
+
+
 class _Refused(Exception):
     """It would be of no use to ask again; the message says why."""
+
+
+def _check_parts(system: Any, address: Address) -> None:
+    """Asks a server on the web for the first byte, and reads no more of what it sends. Raises _Refused where that is the whole file."""
+    from fsspec.asyn import sync
+
+    async def ask() -> tuple[int, str]:
+        session = await system.set_session()
+        headers = {**system.kwargs.get("headers", {}), "Range": "bytes=0-0"}
+        async with session.get(system.encode_url(address.text), headers=headers) as answer:
+            answer.raise_for_status()
+            return answer.status, answer.headers.get("Content-Range", "bytes 0-0")
+
+    status, given = cast(tuple[int, str], sync(system.loop, ask))
+    if status != 206 or not given.startswith("bytes 0-0"):
+        raise _Refused(_NO_PARTS)
 
 
 def _asked(address: Address, ask: Callable[[Any, dict[str, Any]], T]) -> T:
     """What a file system answers, asked again where that may help. `ask` is given it, and what limits the time. Raises RemoteError."""
     for attempt in range(ATTEMPTS):
         try:
-            system = _filesystem(address.scheme, os.getpid())
-            return ask(system, {"timeout": TIMEOUT} if getattr(system, "async_impl", False) else {})
+            system = _filesystem(address.scheme, os.getpid(), TIMEOUT)
+            counted = getattr(system, "async_impl", False) and address.scheme not in _WEB
+            return ask(system, {"timeout": _WHOLE * TIMEOUT} if counted else {})
         except Exception as error:  # libraries raise errors of many types
             why, final = _reason(error, address)
             if final or attempt == ATTEMPTS - 1:
@@ -258,20 +294,34 @@ def _asked(address: Address, ask: Callable[[Any, dict[str, Any]], T]) -> T:
     raise AssertionError("the last attempt returns or raises")
 
 
+@functools.lru_cache(maxsize=1)
+def _memory(process: int) -> BlockMemory:
+    """What a process keeps of files without a version."""
+    return BlockMemory(_UNVERSIONED)
+
+
 @functools.lru_cache(maxsize=16)
-def _filesystem(scheme: str, process: int) -> Any:
-    """fsspec's file system of a process; it lists nothing from memory."""
+def _filesystem(scheme: str, process: int, timeout: float) -> Any:
+    """fsspec's file system of a process; it lists nothing from memory. `timeout`: seconds without a byte, on the web."""
     try:
         import fsspec
     except ImportError:
         raise _Refused(f'to read {scheme}:// needs fsspec: pip install "triptych[remote]"') from None
-    more = {"headers": {"Accept-Encoding": "identity"}} if scheme in ("http", "https") else {}
     try:
+        more = _web_settings(timeout) if scheme in _WEB else {}
         return fsspec.filesystem(scheme, skip_instance_cache=True, use_listings_cache=False, **more)
     except ImportError as error:
         raise _Refused(f'{one_line(error)}: pip install "triptych[remote]" has what http, https and s3 need') from None
     except ValueError:
         raise _Refused(f"fsspec knows no {scheme}://; expected s3://, gs://, https:// or hf://, or a path on this machine") from None
+
+
+def _web_settings(timeout: float) -> dict[str, Any]:
+    """How the web is asked: no limit for a whole answer, which a slow link takes long for; ~/.netrc and proxies as the environment says."""
+    from aiohttp import ClientTimeout
+
+    limits = ClientTimeout(total=None, sock_connect=timeout, sock_read=timeout)
+    return {"headers": {"Accept-Encoding": "identity"}, "client_kwargs": {"timeout": limits, "trust_env": True}}
 
 
 def _reason(error: BaseException, address: Address) -> tuple[str, bool]:
@@ -288,7 +338,8 @@ def _reason(error: BaseException, address: Address) -> tuple[str, bool]:
     if status in _ABSENT:
         return "does not exist", True
     if isinstance(error, TimeoutError) or "Timeout" in type(error).__name__:
-        return f"no answer in {TIMEOUT:g} seconds", False
+        whole = type(error).__name__ == "FSTimeoutError" and address.scheme not in _WEB
+        return f"no answer in {_WHOLE * TIMEOUT if whole else TIMEOUT:g} seconds", False
     if status is not None and status >= 400:
         return f"the server answers {status}", status in _FINAL
     return without_secrets(f"{type(error).__name__}: {one_line(error) if isinstance(error, Exception) else error}"), False

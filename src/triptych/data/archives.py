@@ -15,6 +15,7 @@ import io
 import json
 import lzma
 import os
+import shutil
 import tarfile
 import tempfile
 import zipfile
@@ -34,6 +35,9 @@ from triptych.core.remote import RemoteFile
 from triptych.data.files import MOST_BYTES, PACK_FILE, Files, chosen, ending, is_table
 
 _COPY_BYTES = 2**20
+_LEFT_FREE = 2**28  # bytes of a disk
+_PACK_BYTES = 2**33, 2**20, 2**13
+"""Most bytes of what a pack says of itself and of its labels; and how many there may be at first, and more for each image."""
 _LABELS = (".cls", ".json")
 """Endings of files with the class of the image beside them; where there are both, the first counts."""
 _LABEL_BYTES = 2**16
@@ -59,7 +63,13 @@ class LocalFile:
 
     def pread(self, length: int, offset: int) -> bytes:
         """`length` bytes from `offset` on, fewer at the end of the file. Raises DataError where it changed since it was released."""
-        return os.pread(self._descriptor(), length, offset)
+        found = os.pread(self._descriptor(), length, offset)
+        while 0 < len(found) < length:  # Linux gives no more than 2 GiB at once
+            more = os.pread(self._descriptor(), length - len(found), offset + len(found))
+            if not more:
+                break
+            found += more
+        return found
 
     def release(self) -> None:
         """Closes it until it is read again, unless it is another one than that at `place`."""
@@ -127,8 +137,9 @@ class Archive(Files):
             self.passed_over[ending(labels[stem].name)] += 1
         end = file.size
         for member in (*members, *(beside or {}).values()):
-            if max(member.length, member.size) > MOST_BYTES:
-                raise DataError(f"{place}/{member.name}: larger than {MOST_BYTES:,} bytes; leave it out of the archive")
+            most = self.most_of_a_table if PACK_FILE in self._tables and member.name in self._tables else MOST_BYTES
+            if max(member.length, member.size) > most:
+                raise DataError(f"{place}/{member.name}: larger than {most:,} bytes; leave it out of the archive")
             if member.offset + member.length > end:
                 raise DataError(f"{place}: the archive is cut short; copy or make it again")
         # An array, for it is read by every loader process: a list would be copied page by page.
@@ -149,6 +160,10 @@ class Archive(Files):
         if member.size > self.most_of_a_table:
             raise DataError(f"{self.place}/{name}: larger than {self.most_of_a_table:,} bytes; leave it out of the archive")
         return self._unpacked(f"{self.place}/{name}", member.offset, member.length, member.size, member.deflated, member.headed)
+
+    @property
+    def most_of_a_table(self) -> int:
+        return most_of_a_pack(len(self.names)) if PACK_FILE in self._tables else super().most_of_a_table
 
     @property
     def labelled(self) -> bool:
@@ -189,6 +204,12 @@ class Archive(Files):
             raise DataError(f"{name}: damaged in the archive; make the archive again")
         start = _behind(found)
         return found[start : start + length] if start + length <= len(found) else self._file.pread(length, offset + start)
+
+
+def most_of_a_pack(count: int) -> int:
+    """Bytes that the tables of a zip of so many images may have, where it is a pack: its names alone may be more than an image has."""
+    most, least, each = _PACK_BYTES
+    return min(most, least + each * count)
 
 
 class _Labels:
@@ -311,9 +332,13 @@ def _open_local_tar(path: Path) -> Archive:
         members = list(_tar_members(path, file, None, passed_over, beside))
         return Archive(path, LocalFile(file, path), members, passed_over, beside=beside)
     spool = tempfile.TemporaryFile(prefix="triptych-")  # noqa: SIM115 (likewise)
-    with file, unpack(file) as source:
-        members = list(_tar_members(path, source, spool, passed_over, beside))
-    spool.flush()
+    try:
+        with file, unpack(file) as source:
+            members = list(_tar_members(path, source, spool, passed_over, beside))
+        spool.flush()
+    except BaseException:
+        spool.close()
+        raise
     return Archive(path, LocalFile(spool, path), members, passed_over, beside=beside)
 
 
@@ -321,7 +346,7 @@ def _tar_members(
     path: Place, source: IO[bytes], spool: IO[bytes] | None, passed_over: Counter[str], beside: dict[str, Member]
 ) -> Iterator[Member]:
     """The images of a tar, where they lie in it, or in `spool`, into which they are copied; what may say their classes: in `beside`."""
-    stream, before = _TarStream(source), dict[str, Member]()
+    stream, before, count = _TarStream(source), dict[str, Member](), 0
     with tarfile.open(fileobj=stream, mode="r:") as tar:  # type: ignore[arg-type]
         for member in tar:
             label = _is_label(member)
@@ -330,6 +355,7 @@ def _tar_members(
                     raise DataError(f"{path}/{member.name}: stored as a sparse file; make the archive again without --sparse")
                 found = Member(member.name, member.offset_data if spool is None else spool.tell(), member.size, member.size)
                 if not label:
+                    count += not is_table(member.name)
                     before[member.name] = found
                     yield found
                 elif ending(member.name) == _LABELS[0] or _stem(member.name) not in beside:  # a .cls says no more than the class
@@ -338,11 +364,15 @@ def _tar_members(
                     _copy(path, source, member, spool)
             elif (member.islnk() or member.issym()) and chosen(member.name, passed_over):
                 if member.islnk() and member.linkname in before:  # a file that was written before under another name
+                    count += not is_table(member.name)
                     yield replace(before[member.linkname], name=member.name)
                 else:
                     passed_over[f"links ({ending(member.name) or 'without an ending'})"] += 1
             tar.members = []  # it would keep them all  # pyright: ignore[reportAttributeAccessIssue]
             stream.left = _COPY_BYTES
+    if not stream.last:  # some programs write no such blocks, but a tar that was cut between two files looks the same
+        lacks = f"it ends behind {count:,} images without the zeros that end a tar"
+        raise DataError(f"{path}: the archive is cut short: {lacks}; copy or make it again")
     if stream.last.strip(b"\0"):  # tarfile takes any header that it cannot read for the end
         raise tarfile.ReadError("a damaged header within it")
 
@@ -356,6 +386,10 @@ def _is_label(member: tarfile.TarInfo) -> bool:
 def _copy(path: Place, source: IO[bytes], member: tarfile.TarInfo, spool: IO[bytes]) -> None:
     if member.size > MOST_BYTES:
         raise DataError(f"{path}/{member.name}: larger than {MOST_BYTES:,} bytes; leave it out of the archive")
+    folder = tempfile.gettempdir()
+    if shutil.disk_usage(folder).free < member.size + _LEFT_FREE:
+        remedy = "name a folder with more room in TMPDIR, or store the tar without compression, which is read where it lies"
+        raise DataError(f"{path}: unpacked it takes more than {folder} has room for; {remedy}")
     source.seek(member.offset_data)
     left = member.size
     while left:
@@ -376,6 +410,9 @@ def open_zip(path: Place) -> Archive:
         else:
             content = open(open_regular(path), "rb")  # noqa: SIM115 (the archive keeps it open)
             file, entries = LocalFile(content, path), zipfile.ZipFile(content).infolist()
+        if not any("/" in entry.filename for entry in entries):  # some programs of Windows write their own separator
+            for entry in entries:
+                entry.filename = entry.filename.replace("\\", "/")
         passed_over = Counter[str]()
         images = [entry for entry in entries if not entry.is_dir()]
         images = [entry for entry in images if entry.filename == PACK_FILE or chosen(entry.filename, passed_over)]

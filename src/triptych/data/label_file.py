@@ -1,10 +1,10 @@
 """Classes by a text file: those of images that lie in no sub-folder, as ImageNet's for validation do.
 
 Each line has the class of an image: alone, in the order of the names of the images that lie in no sub-folder (the ground truth of
-ImageNet's development kit), or behind the name of an image and a space, a tab or a comma (val.txt of Caffe, LOC_val_solution.csv of
-Kaggle). Images in sub-folders that no line names have the class of their folder, so the classes of flat images meet those of a training
-folder by their names. Where the lines have numbers, a second file may say the names: of the number behind each name (map_clsloc.txt), else
-of 0, 1 and so on, one in each line (synset_words.txt). Of ImageNet's development kit that is meta.mat.
+ImageNet's development kit), or behind the name of an image and a space, a tab, a comma or a semicolon (val.txt of Caffe,
+LOC_val_solution.csv of Kaggle). Images in sub-folders that no line names have the class of their folder, so the classes of flat images
+meet those of a training folder by their names. Where the lines have numbers, a second file may say the names: of the number behind each
+name (map_clsloc.txt), else of 0, 1 and so on, one in each line (synset_words.txt). Of ImageNet's development kit that is meta.mat.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from triptych.data.dataset_json import file_classes
 from triptych.data.files import Files
 from triptych.data.matlab import read_structs
 from triptych.data.naming import TRAINING, Classes, Paths, held_out_folder, parsed
+from triptych.data.unicode_forms import other_form
 
 _MOST_BYTES = 2**28
 _LONGEST, _SHOWN = 255, 60  # characters: of the name of a class, and in messages
@@ -63,7 +64,8 @@ class Labels:
 def read_labels(path: str) -> Labels:
     """The classes in a text file. Raises DataError for a file that has none, and for a line with another form than the others."""
     lines = _lines(path)
-    found = [_fields(text) for _, text in lines]
+    semicolons = _by_semicolons([text for _, text in lines])
+    found = [_fields(text, (";",) if semicolons else ("\t", ",")) for _, text in lines]
     if len(found) > 1 and found[0][0] is not None and found[0][0].lower() in _HEADER:
         lines, found = lines[1:], found[1:]
     named = [name is not None for name, _ in found]
@@ -92,9 +94,14 @@ def _lines(path: str) -> list[tuple[int, str]]:
     return found
 
 
-def _fields(line: str) -> tuple[str | None, str]:
+def _by_semicolons(lines: Sequence[str]) -> bool:
+    """Whether fields end with semicolons, as where commas are decimal: all lines have one, and not all of them a tab or a comma."""
+    return all(";" in line for line in lines) and not any(all(other in line for line in lines) for other in ("\t", ","))
+
+
+def _fields(line: str, separators: Sequence[str]) -> tuple[str | None, str]:
     """The image that a line names, None for none, and its class."""
-    for separator in ("\t", ","):
+    for separator in separators:
         if separator in line:
             name, _, rest = line.partition(separator)
             boxes = _BOXES.match(rest.strip())
@@ -111,8 +118,9 @@ def _text_classes(files: Files, said: Labels) -> Classes:
     used = [k for k, split in enumerate(paths.split) if split not in unused]
     flat = [k for k in used if len(paths.parts[k]) == 1]
     folders = [path[0] if flat and len(path) > 1 else None for path in paths.parts]
-    given = dict(_given(said, everything, paths.parts, used, flat or used))
     known = {folders[k] for k in used} - {None}
+    said = said if known else _one_word_each(said)
+    given = dict(_given(said, everything, paths.parts, used, flat or used))
     of_name: dict[str, str] = {}
     for k in used:
         name, word = everything[k], given.get(k, folders[k])
@@ -125,6 +133,14 @@ def _text_classes(files: Files, said: Labels) -> Classes:
     return _distinct([of_name.get(name) for name in files.names])
 
 
+def _one_word_each(said: Labels) -> Labels:
+    """The labels with one word for each number, where all are numbers: 01 is 1."""
+    words = set(said.words)
+    if not all(map(str.isdecimal, words)) or len(set(map(int, words))) == len(words):
+        return said
+    return replace(said, words=[str(int(word)) for word in said.words])
+
+
 def _given(said: Labels, everything: list[str], parts: list[list[str]], used: list[int], flat: list[int]) -> Iterable[tuple[int, str]]:
     """The places of the images that have a line, and the class there. `flat`: of those that may be called by their name alone."""
     if said.names is None:
@@ -132,8 +148,21 @@ def _given(said: Labels, everything: list[str], parts: list[list[str]], used: li
             which = "images" if len(flat) == len(used) else "images that lie in no sub-folder"
             reason = f"has {len(said.words):,} lines, but there are {len(flat):,} {which}"
             raise DataError(f"{said.file}: {reason}; give one for each, in the order of their names, or write the names before the classes")
+        _check_classes(said, {parts[k][-1] for k in flat})
         return zip(flat, said.words, strict=True)
     return _by_name(said, said.names, everything, parts, used, set(flat))
+
+
+def _check_classes(said: Labels, names: set[str]) -> None:
+    """Raises DataError where each line is a class of its own that begins with the name of an image."""
+    endings = {name.rpartition(".")[2] for name in names}
+    for word in said.words:
+        ends = (word.find(f".{ending}") + 1 + len(ending) for ending in endings if f".{ending}" in word)
+        if not any(word[:end].lstrip('"').rpartition("/")[2] in names for end in ends):
+            return
+    if len(set(said.words)) == len(said.words) > 1:
+        reason = f"line {said.lines[0]} begins with the name of an image, but has no class that could be told from it"
+        raise DataError(f"{said.file}: {reason}; write a space, a tab, a comma or a semicolon between them")
 
 
 def _by_name(
@@ -146,9 +175,7 @@ def _by_name(
             raise DataError(f"{said.file}: lines {said.lines[earlier]} and {said.lines[row]} have two classes for {name[:_SHOWN]}")
     of_row: dict[int, int] = {}
     for k in used:
-        forms = [everything[k], "/".join(parts[k]), *([parts[k][-1]] if k in flat else [])]
-        forms += [form.rpartition(".")[0] for form in forms]
-        row = next((rows[form] for form in forms if form in rows), None)
+        row = next((rows[form] for form in _forms(everything[k], parts[k], k in flat) if form in rows), None)
         if row is None:
             continue
         if row in of_row:
@@ -157,8 +184,16 @@ def _by_name(
         of_row[row] = k
     absent = next((row for row in sorted(rows.values()) if row not in of_row), None)
     if absent is not None:
-        raise DataError(f"{said.file}: line {said.lines[absent]} names {names[absent][:_SHOWN]}, but there is no such image")
+        forms = {form for k in used for form in _forms(everything[k], parts[k], k in flat)}
+        form = other_form(names[absent].removeprefix("./"), forms)
+        raise DataError(f"{said.file}: line {said.lines[absent]} names {names[absent][:_SHOWN]}, but there is no such image{form}")
     return [(k, said.words[row]) for row, k in of_row.items()]
+
+
+def _forms(name: str, parts: list[str], flat: bool) -> list[str]:
+    """What an image may be called, the longest first."""
+    forms = [name, "/".join(parts), *([parts[-1]] if flat else [])]
+    return forms + [form.rpartition(".")[0] for form in forms]
 
 
 def _named(said: Labels, class_file: str) -> Labels:

@@ -9,10 +9,12 @@ held out, the order of training and every pixel are those of the source.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -42,6 +44,8 @@ _AGAIN = "pack the images again"
 class PackStamp(Config):
     """What a pack holds."""
 
+    unwritten: ClassVar = frozenset(("versions",))
+
     kept: Kept
     "squares: of data.image_size. whole: images with a short side of data.resize, to be cut at random. files: as they were."
     data: DataConfig
@@ -54,6 +58,8 @@ class PackStamp(Config):
     "What holds images out: their keys, their numbers in the source, or the source's own split."
     images: str
     "Their fingerprint, which a training from their source has too."
+    versions: str = ""
+    "Of what versions of files elsewhere, as a hash; empty: none lay elsewhere."
 
     def text(self) -> str:
         """The stamp as it is in the file."""
@@ -92,6 +98,12 @@ def preparation(settings: DataConfig, *, channels: int) -> DataConfig:
     """The settings that say how images are prepared; the others as they are by default. So it is the same wherever the images lie."""
     plain = DataConfig()
     return dataclasses.replace(settings, **{name: getattr(plain, name) for name in _OPEN}, channels=channels)
+
+
+def versions_of(objects: Mapping[str, str]) -> str:
+    """A hash of the versions of files elsewhere, which names no address; empty where there are none."""
+    said = json.dumps(sorted(objects.items()))
+    return hashlib.sha256(said.encode()).hexdigest()[:32] if objects else ""
 
 
 @dataclass(frozen=True)

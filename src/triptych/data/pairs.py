@@ -27,6 +27,7 @@ from triptych.data.skipping import LeftOut, without_bad
 from triptych.data.source import existing_path
 from triptych.data.stored import PROBED, BadImage, Member, evenly_spaced, measure, named, of_one_size, probe, read
 from triptych.data.transforms import draw, mirror, recolour
+from triptych.data.unicode_forms import other_form
 
 _MAPS = 16
 """Pairs whose maps are read before training begins."""
@@ -275,7 +276,8 @@ def _require_all(by_stem: Mapping[str, dict[str, int]], files: Mapping[str, File
     if missing:
         more = f" (nor to {len(missing) - 1} more)" if len(missing) > 1 else ""
         where = files[has].describe(by_stem[has][missing[0]])
-        raise DataError(f"{where}: {root / lacks} has no file {missing[0]}.* to go with it{more}; add it, or remove this one")
+        form = other_form(missing[0], by_stem[lacks]) or "; add it, or remove this one"
+        raise DataError(f"{where}: {root / lacks} has no file {missing[0]}.* to go with it{more}{form}")
 
 
 def specs_of(config: PairedDataConfig, files: Mapping[str, Files], numbers: Mapping[str, np.ndarray]) -> list[InputSpec]:

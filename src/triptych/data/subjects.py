@@ -144,7 +144,7 @@ class Subjects:
         for path in self._files():
             try:
                 status = path.stat()
-                said = f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n"
+                said = f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}\n"  # programs set the former back
             except OSError:
                 said = f"{path}\0\n"
             digest.update(said.encode(errors="surrogateescape"))

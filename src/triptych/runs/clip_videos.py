@@ -1,13 +1,13 @@
 """Clips that a run made, as video files: out.mp4, or CLIP.mp4 for each clip in a folder.
 
 The frames are made as always, in a hidden folder beside the video, or in the folder of videos, whose name is a hash of what was asked for.
-Videos are written when all frames are there, each whole or absent; the frames are removed when all videos are written. So an interrupted
-command goes on at the frame where it was, and a clip of any length takes the memory of a few frames.
+Videos are written when all frames are there, each whole or absent; the frames are removed when all videos are written, and with them those
+that other commands left of the same videos. So an interrupted command goes on at the frame where it was, and a clip of any length takes the
+memory of a few frames.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -23,7 +23,7 @@ from triptych.data.videos import Video, pyav
 from triptych.engine.distributed import World
 from triptych.runs.files import writing
 from triptych.runs.image_folder import GRID, Folder
-from triptych.runs.pieces import digest_of
+from triptych.runs.pieces import Pieces, digest_of
 from triptych.runs.translation_grid import write_rows
 
 VIDEOS = (".mp4", ".webm")
@@ -47,7 +47,7 @@ class VideoSettings:
     kind: Literal["mp4", "webm"] | None = None
     "A folder gets a video of each clip, CLIP.mp4 or CLIP.webm; None: the frames."
     rate: float | None = None
-    "Frames per second; None: those of the video that the frames are made of, else 25."
+    "Frames per second; None: those of the video that each clip is made of, else 25."
     compare: bool = False
     "Input, made and, where there is one, the truth side by side."
 
@@ -117,10 +117,13 @@ class Filmed:
     "From an item and what was made of it, uint8 (1, h, w, c), to the pictures that stand in a row."
 
 
-def in_videos(wanted: Filmed, out: Path, settings: VideoSettings, *, rate: float, grid_rows: int, world: World) -> VideoFrames:
+def in_videos(
+    wanted: Filmed, out: Path, settings: VideoSettings, *, rates: Mapping[str, float], grid_rows: int, world: World
+) -> VideoFrames:
     """The frames of all clips, in the video `out` or, in a folder, in one of each clip, with a picture of `grid_rows` of them.
 
-    A folder's videos that are there from the same request are kept. Raises DataError for what cannot be written.
+    `rates`: frames per second of each clip. A folder's videos that are there from the same request are kept. Raises DataError for what
+    cannot be written.
     """
     alone = out.suffix in VIDEOS
     names = [out.name if alone else f"{clip or 'clip'}.{settings.kind}" for clip in wanted.clips]
@@ -137,10 +140,11 @@ def in_videos(wanted: Filmed, out: Path, settings: VideoSettings, *, rate: float
             yield side_by_side(wanted.show(item, frames[item])) if settings.compare else frames[item][0]
 
     def write(numbers: Iterable[int]) -> None:
-        clips = list(wanted.clips.values())
+        clips = list(wanted.clips.items())
         for number in numbers:
+            clip, items = clips[number]
             places[number].parent.mkdir(parents=True, exist_ok=True)
-            write_video(places[number], pictures(clips[number]), rate=rate)
+            write_video(places[number], pictures(items), rate=rates[clip])
 
     def draw_grid() -> None:
         shown = [int(item) for item in evenly_spaced(len(made), grid_rows)]
@@ -148,13 +152,13 @@ def in_videos(wanted: Filmed, out: Path, settings: VideoSettings, *, rate: float
 
     with writing(out, world=world, kept="made"):
         if not alone:
-            world.on_main(lambda: videos.claim(digest_of([wanted.digest, settings.kind, settings.compare, rate])))
+            world.on_main(lambda: videos.claim(digest_of([wanted.digest, settings.kind, settings.compare, dict(rates)])))
         left = [number for number, place in enumerate(places) if alone or not place.is_file()]
         if left:
             world.on_main(lambda: frames.claim(wanted.digest))
             wanted.make(frames)
             world.on_main(lambda: write(left))
-        world.on_main(lambda: shutil.rmtree(kept, ignore_errors=True))
+        world.on_main(Pieces(kept).remove_all)
         if grid_rows and not alone:
             world.on_main(draw_grid)
     return made

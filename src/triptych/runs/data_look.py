@@ -161,7 +161,8 @@ def _pairs(place: Path, *, sure: bool) -> Look | None:
         return None
     if any(these != names[folders[0]] for these in names.values()):
         return None
-    maps = {name: found for name in folders if (found := _map_classes(files[name])) is not None}
+    bad = list[DataError]()
+    maps = {name: found for name in folders if (found := _map_classes(files[name], bad)) is not None}
     photos = [name for name in folders if name not in maps]
     if not (sure or maps or any(name.lower().startswith((*_TARGETS, *_CONDITIONS)) for name in folders)):
         return None
@@ -177,24 +178,45 @@ def _pairs(place: Path, *, sure: bool) -> Look | None:
     )
     held = held_out_folder(name for name in listed(place) if (place / name / target).is_dir()) if root != place else None
     count = len(names[target]) + (0 if held is None else len(open_folder(place / held / target)[0].names))
-    return _look(place, "pairs", count, _probed(files[target]), None, pairs)
+    probed = _probed(files[target])
+    return _look(place, "pairs", count, probed if probed.bad or not bad else probed._replace(bad=str(bad[0])), None, pairs)
 
 
 def _split(folders: Sequence[str]) -> bool:
     return TRAINING in folders or held_out_folder(folders) is not None
 
 
-def _map_classes(files: Files) -> tuple[int, bool] | None:
-    """The number of classes of a folder of maps, and whether some pixels have none; None: these are no maps."""
-    highest, ignored = -1, False
-    for k in map(int, evenly_spaced(len(files.names), _MAPS_READ)):
+def _map_classes(files: Files, bad: list[DataError]) -> tuple[int, bool] | None:
+    """The number of classes of a folder of maps, and whether some pixels have none; None: these are no maps.
+
+    Those that cannot be read are passed over, and why is put into `bad`. Raises DataError naming one where none can be.
+    """
+    highest, ignored, unread = -1, False, list[DataError]()
+    chosen = evenly_spaced(len(files.names), _MAPS_READ)
+    for k in map(int, chosen):
         try:
-            numbers = np.unique(number_map(files.read(k)))
-        except ValueError:
+            with named(files, k):
+                numbers = _numbers(files.read(k))
+        except DataError as error:
+            unread.append(error)
+            continue
+        if numbers is None:
             return None
         if len(numbers) > _MOST_NUMBERS:
             return None
         classes = numbers[numbers != _IGNORED]
         ignored |= len(classes) < len(numbers)
         highest = max(highest, int(classes.max(initial=-1)))
+    if unread and len(unread) == len(chosen):
+        raise unread[0]
+    bad += unread
     return (highest + 1, ignored) if highest >= 0 else None
+
+
+def _numbers(data: bytes) -> np.ndarray | None:
+    """Those in a map, each once; None for a picture. Raises what Pillow raises where it cannot be read."""
+    try:
+        return np.unique(number_map(data))
+    except ValueError:
+        header(data)  # raises where it is no picture either
+        return None

@@ -46,11 +46,12 @@ class PodJob:
 def job_manifest(job: PodJob, command: Sequence[str], *, written_by: str) -> str:
     """The manifest, in YAML. `command`: that of triptych, its verb first; `written_by`: the command line, for a comment."""
     limits = {"nvidia.com/gpu": job.gpus or None, "cpu": job.cpus, "memory": job.memory}
+    words = [word.replace("$", "$$") for word in command]  # Kubernetes puts a value in the place of $(NAME), and $ in that of $$
     signals = ["--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", "--shutdown-timeout", str(job.notice)]
     container = {
         "name": "pytorch",  # the operator looks for this name
         "image": job.image,
-        "command": ["torchrun", *signals, "-m", "--", "triptych", *command],
+        "command": ["torchrun", *signals, "-m", "--", "triptych", *words],
         "env": [{"name": STOPPED_CODE, "value": str(_STOPPED)}],
         "resources": {"limits": {name: value for name, value in limits.items() if value is not None}},
         "volumeMounts": [{"name": "shared", "mountPath": job.mount}, {"name": "memory", "mountPath": "/dev/shm"}],

@@ -28,7 +28,7 @@ from triptych.runs.document import RunDocument
 from triptych.runs.stored import StoredRun
 
 Shown = Callable[[Tensor], Tensor]
-"""From what a model makes (b, c, h, w) to images, uint8 (b, h, w, c)."""
+"""From what a model makes (b, c, h, w) to images, uint8 (b, h, w, c), or to latents that nothing decodes, float32 (b, h, w, c)."""
 _TRIED = 8
 """Side of the latents that are decoded to see what images an autoencoder makes of them."""
 _COPIED = "copy_of"
@@ -181,7 +181,12 @@ def _shortened(value: Any) -> str:
 
 
 def shown_by(spec: DataSpec, world: World, directory: RunDirectory) -> Shown:
-    """What turns the outputs of the model of the run in `directory` into images: latents are decoded. Raises as `autoencoder_of` does."""
+    """What turns the outputs of the model of the run in `directory` into images: latents are decoded, where an autoencoder is known.
+
+    Raises as `autoencoder_of` does.
+    """
+    if spec.undecoded:
+        return lambda samples: samples.float().permute(0, 2, 3, 1).contiguous().cpu()
     return to_uint8 if spec.latents is None else LatentSpace(spec.latents, world, directory).shown
 
 

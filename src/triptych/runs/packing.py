@@ -22,6 +22,8 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import whole
 from triptych.core.npz import Blocks
 from triptych.core.reading import user_path
+from triptych.core.remote import names_version
+from triptych.data.archives import most_of_a_pack
 from triptych.data.config import DataConfig
 from triptych.data.decode import open_image
 from triptych.data.files import LABELS_FILE, PACK_FILE, Names, is_image
@@ -29,7 +31,20 @@ from triptych.data.fingerprint import fingerprint
 from triptych.data.images import Data, FileImages, ImageSet, Loaded
 from triptych.data.loader import batches_of
 from triptych.data.naming import divided, held_out, parsed
-from triptych.data.pack import CLASSES, DIVISION, KEY_ENDS, KEYS, PIXELS, STAMP, Division, Kept, PackStamp, preparation, stamp_of
+from triptych.data.pack import (
+    CLASSES,
+    DIVISION,
+    KEY_ENDS,
+    KEYS,
+    PIXELS,
+    STAMP,
+    Division,
+    Kept,
+    PackStamp,
+    preparation,
+    stamp_of,
+    versions_of,
+)
 from triptych.data.stored import BadImage
 from triptych.engine.distributed import open_world
 from triptych.engine.progress import Watch, unwatched
@@ -90,17 +105,21 @@ def pack_data(
         count=len(images),
         division=divides,
         images=fingerprint(opened),
+        versions=versions_of(opened.objects),
     )
     _check_replaced(place, stamp)
+    zipped = place.suffix == ".zip"
+    if zipped and len(_said(stamp, division, images)) > most_of_a_pack(len(images)):
+        raise DataError(f"cannot write {place}: the names of {len(images):,} images are too long for a .zip; end --out in .npz")
+    source = _Source(settings, place, known=all(map(names_version, opened.objects.values())))
     kept_back = 0 if opened.validation is None else len(opened.validation)
     world = open_world("cpu")
-    zipped = place.suffix == ".zip"
     work = Work(len(images), [place.suffix, stamp.to_dict()], lambda items, within: _made(images, items, workers, encoded=zipped))
     pieces = Pieces.of(place, identity=work.identity)
     with writing(place, world=world, kept="packed"):
-        already = world.on_main(lambda: place.is_file() and stamp_of(place) == stamp and not _changed_since(place, settings))
+        already = world.on_main(lambda: place.is_file() and stamp_of(place) == stamp and not source.changed_since_packed())
         if not already:
-            world.on_main(lambda: pieces.drop(_changed(images, settings)))
+            world.on_main(lambda: pieces.drop(source.changed(images)))
             make_missing(work, pieces, world=world, progress=progress)
             world.barrier()
         if world.is_main:
@@ -111,42 +130,56 @@ def pack_data(
     return Packed(stamp, kept_back, opened.notes, already)
 
 
-def _changed_since(place: Path, settings: DataConfig) -> bool:
-    """Whether a file of the source changed after the pack was written, or cannot be looked at: the stamp has eight images' pixels alone."""
-    newest = _newest(settings)
-    return newest is None or newest > place.stat().st_mtime_ns
+@dataclass(frozen=True)
+class _Source:
+    """When what is packed changed: the stamp of a pack has eight images' pixels alone."""
 
+    settings: DataConfig
+    place: Path
+    "Of the pack, which may lie in the folder that is packed."
+    known: bool
+    "Whether the versions of all files elsewhere are known, and so are in the stamp."
 
-def _newest(settings: DataConfig) -> int | None:
-    """When the source changed last, in nanoseconds; None where a file cannot be looked at."""
-    if settings.path is None or is_address(settings.path):
-        return 0
-    try:
-        return max((_time(file) for file in files_at(user_path(settings.path))), default=0)
-    except OSError:
-        return None
+    def changed_since_packed(self) -> bool:
+        """Whether a file changed after the pack was written, or nobody knows."""
+        newest = self._newest
+        return newest is None or newest > self.place.stat().st_mtime_ns
+
+    def changed(self, images: _Squares) -> Callable[[range, int], bool]:
+        """Whether one of some images changed after a piece of them was written: by its file, or by the newest where it has none."""
+
+        def changed(items: range, written: int) -> bool:
+            for item in items:
+                try:
+                    time = _time(images.key(item))
+                except (OSError, ValueError):  # within an archive, or in an array
+                    time = self._newest
+                if time is None or time > written:
+                    return True
+            return False
+
+        return changed
+
+    @functools.cached_property
+    def _newest(self) -> int | None:
+        """When a file of the source changed last, in nanoseconds; None where nobody knows."""
+        if self.settings.path is None or is_address(self.settings.path):
+            return 0 if self.known else None
+        path = user_path(self.settings.path)
+        try:
+            files = [file for file in files_at(path) if file == path or not self._is_none_of_it(file)]
+            return max(map(_time, files), default=0)
+        except OSError:
+            return None
+
+    def _is_none_of_it(self, file: Path) -> bool:
+        """Whether a file is the pack, or hidden, as what is left of an interrupted call."""
+        return file.name.startswith(".") or (file.name == self.place.name and file.resolve() == self.place.resolve())
 
 
 def _time(file: str | Path) -> int:
     state = os.stat(file)
     return max(state.st_mtime_ns, state.st_ctime_ns)
-
-
-def _changed(images: _Squares, settings: DataConfig) -> Callable[[range, int], bool]:
-    """Whether one of some images changed after a piece of them was written: by its file, or by the newest where it is none of its own."""
-    newest = functools.cache(lambda: _newest(settings))
-
-    def changed(items: range, written: int) -> bool:
-        for item in items:
-            try:
-                time = _time(images.key(item))
-            except (OSError, ValueError):  # within an archive, or in an array
-                time = newest()
-            if time is None or time > written:
-                return True
-        return False
-
-    return changed
 
 
 def _check_replaced(place: Path, stamp: PackStamp) -> None:
@@ -374,6 +407,7 @@ def _write_array(place: Path, stamp: PackStamp, division: np.ndarray | None, ima
 def _write_zip(place: Path, stamp: PackStamp, division: np.ndarray | None, images: _Squares, pieces: Pieces) -> None:
     """A file for each image; the labels, as StyleGAN's and EDM's programs read them; and what the pack says of itself."""
     names: list[str] = []
+    said = _said(stamp, division, images)
     with whole(place) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for items, arrays in pieces.read(len(images)):
             starts = [0, *arrays[_ENDS][:-1]]
@@ -383,6 +417,10 @@ def _write_zip(place: Path, stamp: PackStamp, division: np.ndarray | None, image
                 names.append(f"{item // _IN_A_FOLDER:05d}/img{item:08d}{ending}")
                 archive.writestr(zipfile.ZipInfo(names[-1]), file)
         labels = None if images.labels is None else list(zip(names, images.labels.tolist(), strict=True))
-        said = {"stamp": stamp.to_dict(), "keys": images.keys, "division": None if division is None else division.tolist()}
-        for name, document in ((LABELS_FILE, {"labels": labels}), (PACK_FILE, said)):
-            archive.writestr(zipfile.ZipInfo(name), json.dumps(document))
+        for name, document in ((LABELS_FILE, json.dumps({"labels": labels})), (PACK_FILE, said)):
+            archive.writestr(zipfile.ZipInfo(name), document)
+
+
+def _said(stamp: PackStamp, division: np.ndarray | None, images: _Squares) -> str:
+    """What a zip says of itself; it is longer than its labels."""
+    return json.dumps({"stamp": stamp.to_dict(), "keys": images.keys, "division": None if division is None else division.tolist()})

@@ -21,10 +21,12 @@ from triptych.core.errors import RunError
 from triptych.core.npz import DamagedArchive, read_npz
 from triptych.runs.files import save_npz
 
+_LETTERS = 12  # of a digest
+
 
 def digest_of(identity: Any) -> str:
     """Twelve letters for what JSON can hold."""
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:_LETTERS]
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,9 @@ class Pieces:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def remove_all(self) -> None:
-        """Deletes the pieces, and those of other work on the same output, which can no longer be used."""
+        """Deletes the pieces, and those that interrupted calls left of other work on the same output, whose lock the caller has."""
         name, _, _ = self.folder.name.rpartition("-")
-        for folder in self.folder.parent.glob(f"{glob.escape(name)}-*"):
+        for folder in self.folder.parent.glob(f"{glob.escape(name)}-{'[0-9a-f]' * _LETTERS}"):
             shutil.rmtree(folder, ignore_errors=True)
 
     def _path(self, items: Sequence[int]) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,9 @@ _COLUMNS = 16  # of pictures with several kinds of images
 _NAMED = 10  # classes, in a message
 _LABELS = "labels.json"
 _GRID_CELL = 48  # pixels that a cell of a grid has at least, so that small images can be seen
+_GRID_GAP = 2  # pixels around each image of it
+_LONGEST_SIDE = {".jpg": 65_500, ".jpeg": 65_500, ".webp": 16_383}
+"""Most pixels of a side in the formats that have a limit: libjpeg's JPEG_MAX_DIMENSION, and the 14 bits of WebP's header."""
 
 
 def sample(
@@ -70,7 +74,7 @@ def sample(
         out = given_path(out, "out")
         check_output(out, count=count)  # before the weights are read
         require_pictures(out, run.spec)
-    opened = run.open(Loading(**loading))
+    opened = run.open_together(Loading(**loading))
     chosen = settings_like(require_sampler(opened.model).sampling, settings)
     leading = {"guide": guide, "guide_with": guide_with, "guide_ema_length": guide_ema_length}
     sampler = guided(opened.model, run, **leading, settings=chosen, world=opened.world)
@@ -82,7 +86,7 @@ def sample(
 
 @dataclass(frozen=True)
 class Samples:
-    """uint8 images (n, h, w, c) and their labels, int64 (n,), or None."""
+    """uint8 images (n, h, w, c), or latents that nothing decodes, float32, and their labels, int64 (n,), or None."""
 
     images: np.ndarray
     labels: np.ndarray | None
@@ -167,16 +171,19 @@ def require_sampler(model: nn.Module) -> Sampler:
 
 
 def require_room(count: int, images: DataSpec) -> None:
-    """ConfigError where the memory that is free is too small for so many images, which are put together in it."""
+    """ConfigError where the memory that is free is too small for so many images, which every process puts together in it."""
     height, width = images.height_and_width
-    size, room = count * height * width * images.channels, available_memory()
-    if room is not None and size > room:
-        each = f"{width}x{height} pixels take {in_bytes(size)} of memory, and {in_bytes(room)} are free"
+    processes = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))  # of this machine
+    value = 4 if images.undecoded else 1  # bytes: latents are float32
+    size, room = count * height * width * images.channels * value, available_memory()
+    if room is not None and size * processes > room:
+        taken = in_bytes(size) if processes == 1 else f"{in_bytes(size)} in each of {processes} processes, {in_bytes(size * processes)}"
+        each = f"{width}x{height} pixels take {taken} of memory, and {in_bytes(room)} are free"
         raise ConfigError("count", f"got {count}, but so many images of {each}; ask for fewer, and for others by another {{}}", ["seed"])
 
 
 def draw(model: nn.Module, request: Request, part: range, device: torch.device, report: Report | None = None) -> np.ndarray:
-    """The images of these indices, one batch: uint8 (b, h, w, c); latents are decoded."""
+    """The images of these indices, one batch: uint8 (b, h, w, c); latents are decoded, or float32 where nothing decodes them."""
     with evaluating(model), autocast(request.precision, device=device):
         return request.shown(request.images(model, part, device, report)).numpy()
 
@@ -198,8 +205,11 @@ def drawn(
 ) -> Samples:
     """The samples of `model`, which is the opened one or one that leads it, in every process; also written to `out`, which was checked.
 
-    What was drawn before an interruption is taken up, where it is of the same request, weights and `origin`.
+    What was drawn before an interruption is taken up, where it is of the same request, weights and `origin`. Raises DataError at once for a
+    grid that is too large for its format.
     """
+    if out is not None:
+        check_sheet(Path(out), opened.spec.pictured, count=request.count, columns=_columns(request.labels))
     return done(
         drawing(model, request, batch_size=opened.batch_size(), device=opened.world.device, origin=opened.origin | origin),
         None if out is None else Path(out),
@@ -248,6 +258,18 @@ def check_output(out: Path, *, count: int) -> None:
             raise DataError(f"{out / min(foreign)} is there already, and no such command made it; choose another --out, or remove it")
 
 
+def check_sheet(out: Path, images: DataSpec, *, count: int, columns: int | None) -> None:
+    """DataError where `out` is a grid of so many images, in so many columns (None: as a square), that is larger than its format holds."""
+    height, width = images.height_and_width
+    columns = columns or math.ceil(math.sqrt(count))
+    rows, factor = -(-count // columns), _enlarged(height)
+    sheet = [(cells * (side + _GRID_GAP) + _GRID_GAP) * factor for cells, side in ((columns, width), (rows, height))]
+    longest = _LONGEST_SIDE.get(out.suffix)
+    if longest is not None and max(sheet) > longest:
+        reason = f"a grid of {count} images would have {sheet[0]}x{sheet[1]} pixels, and {out.suffix} holds {longest:,} a side"
+        raise DataError(f"cannot write {out}: {reason}; end the name in .png or .npz, or name a folder")
+
+
 def _are_samples(header: Header) -> bool:
     """Images, or latents that nothing decodes."""
     images = header.dtype == np.uint8 and header.shape[3:] in ((1,), (3,))
@@ -287,13 +309,22 @@ def write_samples(out: Path, samples: Samples, columns: int | None = None) -> No
 
 def write_grid(path: Path, samples: Samples, *, columns: int | None = None) -> None:
     """Writes a picture with all samples: by default a row is one round of the labels where there are 5 to 20 classes in turn."""
-    labels = samples.labels
-    if labels is not None and columns is None:
-        repeats = np.flatnonzero(labels[1:] == labels[0])
-        period = int(repeats[0]) + 1 if len(repeats) else len(labels)
-        columns = period if 5 <= period <= 20 else None
-    picture = grid(samples.images, columns=columns)
-    save_picture(enlarge(picture, max(1, round(_GRID_CELL / samples.images.shape[1]))), path)
+    picture = grid(samples.images, columns=columns or _columns(samples.labels), gap=_GRID_GAP)
+    save_picture(enlarge(picture, _enlarged(samples.images.shape[1])), path)
+
+
+def _columns(labels: np.ndarray | None) -> int | None:
+    """The columns of a grid, where a row is one round of the labels; None: there are not 5 to 20 classes in turn."""
+    if labels is None:
+        return None
+    repeats = np.flatnonzero(labels[1:] == labels[0])
+    period = int(repeats[0]) + 1 if len(repeats) else len(labels)
+    return period if 5 <= period <= 20 else None
+
+
+def _enlarged(height: int) -> int:
+    """How many pixels of a grid a pixel of its images is wide."""
+    return max(1, round(_GRID_CELL / height))
 
 
 def write_kinds(path: Path, kinds: Sequence[np.ndarray]) -> None:

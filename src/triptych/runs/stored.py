@@ -125,6 +125,15 @@ class StoredRun:
             raise CheckpointError(f"{error}{self._raw_instead(loading)}") from error
         return Opened(model, self.spec, world, origin, loading, self.config.train.batch_size)
 
+    def open_together(self, loading: Loading) -> Opened:
+        """What `open` gives, of the checkpoint that the main process takes; all processes call this.
+
+        Without it each would take the latest by itself, and another one where a training goes on meanwhile. Raises as `open` does.
+        """
+        opened = self.open(loading)
+        number = opened.world.from_main(opened.origin["images"])
+        return opened if opened.origin["images"] == number else self.open(replace(loading, checkpoint=str(number)))
+
     def tensors(self, *, checkpoint: str = "latest", weights: str | None = None) -> dict[str, Tensor]:
         """The model's state by name, with the weights that `load` takes. Raises as `load` does."""
         return self._read(checkpoint, weights)[0]

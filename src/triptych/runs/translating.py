@@ -118,7 +118,7 @@ def translate(
         _check_frames(place, filmed=filming is not None)
         clips = Clips.of(opened_inputs, settings=chosen, first=stills, styles=styles)
     how = _finetuning(translator, chosen, styled=styles is not None, each=style_each)
-    opened = run.open(Loading(**loading))
+    opened = run.open_together(Loading(**loading))
     learn = _learning(run, opened, styles, how, seed=seed, progress=progress)
     begins, precision = stills or run_first_frames(first, run, opened, settings=chosen, seed=seed), opened.loading.precision
     clips = None if clips is None else replace(clips, first=begins, precision=precision, learn=learn)
@@ -126,8 +126,9 @@ def translate(
     work = _work(opened.model, wanted, opened.batch_size, opened.world.device, opened.origin)
     if filming:
         filmed = _filmed(work, wanted, opened.model, world=opened.world, progress=progress)
-        rate = video.rate or (opened_inputs.rate if isinstance(opened_inputs, GivenInputs) else None) or RATE
-        made = in_videos(filmed, filming, video, rate=rate, grid_rows=grid, world=opened.world)
+        own = opened_inputs.rates if isinstance(opened_inputs, GivenInputs) else {}
+        rates = {clip: video.rate or own.get(clip, RATE) for clip in filmed.clips}
+        made = in_videos(filmed, filming, video, rates=rates, grid_rows=grid, world=opened.world)
     elif clips is not None and isinstance(opened.model, VideoTranslator) and place is None:
         made = frames_in_memory(opened.model, clips, device=opened.world.device, progress=progress)
     elif place is None or place.suffix:

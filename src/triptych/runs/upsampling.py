@@ -59,7 +59,7 @@ def upsample(
         if isinstance(small.source, Collection):
             check_apart(Path(out), small.source.name)
         check_output(Path(out), count=count)  # before the weights are read
-    opened = run.open(Loading(**loading))
+    opened = run.open_together(Loading(**loading))
     load, kept, origin = small.first(count, opened, seed=seed, labels=labels)
     chosen = settings or require_upsampler(opened.model).sampling
     request = Upsampling(count, seed, kept, chosen, opened.loading.precision, load=load)
@@ -84,6 +84,9 @@ def inputs(run: StoredRun, images: str | Path | np.ndarray) -> SmallImages:
 def _check_base(name: str, base: StoredRun, run: StoredRun, *, side: int) -> None:
     """Raises ConfigError or DataError unless a base run draws the images and has the classes that the upsampler of `run` takes."""
     require_sampler(base.outline)
+    if base.spec.undecoded:
+        reason = f"{name} makes latents of {base.spec.channels} channels, and was imported without their autoencoder"
+        raise ConfigError("model", f"{reason}; import it again with --autoencoder RUN")
     kinds, channels, drawn = {1: "grey", 3: "RGB"}, run.spec.channels, base.spec.pictured
     if (drawn.image_size, drawn.channels) != (side, channels):
         images = f"{kinds[drawn.channels]} images of {drawn.image_size} pixels"

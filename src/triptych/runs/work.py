@@ -2,7 +2,7 @@
 
 A verb says what its work is (`Work`) and gives it to `done`. Each process makes what is missing of its share of the items and saves every
 batch as a piece beside the output; when all pieces are there, every process puts them together, and the main one writes the output and
-removes them. The same call goes on where an interrupted one was.
+removes them, and those that other calls left of the same output. The same call goes on where an interrupted one was.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def done(
         world.barrier()
         if world.is_main:
             write(out, result)
-            pieces.remove()
+            pieces.remove_all()
         return result
 
 

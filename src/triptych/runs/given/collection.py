@@ -24,6 +24,7 @@ from triptych.data.config import ClassesFrom
 from triptych.data.cut import Cut, size_of
 from triptych.data.dataset_json import file_classes
 from triptych.data.files import KINDS, Files, Folder, is_image, walked
+from triptych.data.made import STAMP
 from triptych.data.naming import LABELS, divided, parsed
 from triptych.data.pairs import stems
 from triptych.data.patterns import exists, matched
@@ -251,7 +252,8 @@ def files_at(path: Path) -> Iterator[Path]:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """All files in a folder and the folders below it, but for hidden folders."""
+    """All files in a folder and the folders below it, but for hidden files and folders, of which nothing is read but the stamp."""
     for relative, folders, others in walked(folder):
-        folders[:] = [entry for entry in folders if not entry.name.startswith(".")]  # nothing in them is read
-        yield from (folder / relative / entry.name for entry in others)
+        folders[:] = [entry for entry in folders if not entry.name.startswith(".")]
+        seen = (entry.name for entry in others if entry.name == STAMP or not entry.name.startswith("."))  # it says what is no image
+        yield from (folder / relative / name for name in seen)

@@ -27,7 +27,7 @@ from triptych.data.stored import PROBED, Member, evenly_spaced, of_one_size
 from triptych.data.videos import ClipFolder
 from triptych.runs.given.collection import Collection, open_collection, stamp
 from triptych.runs.given.cut_outs import cut_out, cut_out_of
-from triptych.runs.given.data_images import reopened
+from triptych.runs.given.data_images import Spread, contents, reopened
 from triptych.runs.given.sizes import OutputSize, Sizing, as_trained, translation_sizing
 
 InputsLike = str | Path | np.ndarray | Mapping[str, Sequence[np.ndarray] | np.ndarray]
@@ -60,13 +60,14 @@ class GivenInputs:
         return self._sources[0].sizing.fixed or self._measure(item)
 
     @property
-    def rate(self) -> float | None:
-        """Frames per second of the first video among what is read; None: there is none, or it does not say."""
+    def rates(self) -> dict[str, float]:
+        """Frames per second of each clip that is read from a video which says them, by the clip's name."""
+        rates: dict[str, float] = {}
         for member in self._members:
             files = member.items.files if isinstance(member.items, Member) else None
-            for video in files.videos.values() if isinstance(files, ClipFolder) else ():
-                return video.rate or None
-        return None
+            videos = files.videos if isinstance(files, ClipFolder) else {}
+            rates = {clip: video.rate for clip, video in videos.items() if video.rate} | rates
+        return rates
 
     def _measure(self, item: int) -> tuple[int, int]:
         k = self._items[item]
@@ -187,7 +188,9 @@ def open_held_out(config: DataConfig, spec: DataSpec, *, size: OutputSize, count
     data = reopened(config, spec)
     if data.validation is None:
         raise ConfigError("held_out", "got true, but the run's data has no held-out images; name some images instead")
-    return HeldOut(data.validation, spec, count=_counted(count, len(data.validation)), origin=["held out", config.to_dict()])
+    count = _counted(count, len(data.validation))
+    read = contents(Spread(data.validation, count, available=count))  # of those that are read, the first so many
+    return HeldOut(data.validation, spec, count=count, origin=["held out", config.to_dict(), read])
 
 
 def open_styles(
