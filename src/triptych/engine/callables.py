@@ -48,7 +48,7 @@ class Criterion:
         """Whether the best one so far was chosen by the same; those of earlier versions do not tell their settings."""
         return chosen_by(best) == self.by and best.get("settings", self.settings) == self.settings
 
-    def noted(self, score: float, images: int) -> dict[str, Any]:
+    def noted(self, score: float | None, images: int) -> dict[str, Any]:
         """What a checkpoint keeps of the best one, for JSON."""
         return {"score": score, "images": images, "by": self.by} | ({"settings": self.settings} if self.settings else {})
 

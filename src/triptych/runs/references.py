@@ -31,7 +31,7 @@ from triptych.evaluation.feature_space import Embedder
 from triptych.evaluation.moments import Moments
 from triptych.runs.embedding import IDENTITY, embedded, origin, said, stored
 from triptych.runs.files import save_npz
-from triptych.runs.given.pictures import Pictures, open_pictures
+from triptych.runs.given.pictures import Pictures, StoredPictures, open_pictures
 from triptych.runs.pieces import digest_of
 
 NAMES = {"features": ("mu", "sigma"), "spatial": ("mu_s", "sigma_s")}
@@ -61,7 +61,7 @@ class Statistics:
 
 def open_reference(
     path: str | Path, *, image_size: int | tuple[int, int] | None = None, like: DataConfig | None = None, channels: int | None = None
-) -> Pictures | Statistics:
+) -> StoredPictures | Statistics:
     """What lies at a path: a file of statistics (.npz with mu and sigma), or pictures (see `open_pictures`). Raises DataError."""
     place = user_path(path)
     if place.suffix.lower() in (".pkl", ".pickle"):
