@@ -426,8 +426,6 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("engine/checkpoint.py", "kept = {*numbers[-keep_last:], best, good}", "kept = {*numbers[-keep_last:], best}"),
     ("engine/checkpointer.py", "self._good = checkpoint.images_seen", "self._good = None", *_tests("engine", "evaluations")),
     ("engine/metric_log.py", "line = line[file.write(line) :]", 'line = line[file.write(line) :] and b""'),
-    ("runs/callables.py", "np.arange(count) * len(held_out) // count", "np.arange(count)", *_tests("runs", "bad_images")),
-    ("data/domains.py", "(items + passed) % len(self._a)", "items % len(self._a)"),
     ("data/decode.py", "(255 if raw[1] <= 255 else 65535)", "255", *_tests("data", "maps")),
     ("data/decode.py", 'if name == b"VP8 " or', 'if name == b"VP8L" or', *_tests("data", "maps")),
     ("runs/plan_figures.py", "(self.checkpoints if self.training_waits else min(1, self.checkpoints))", "self.checkpoints"),

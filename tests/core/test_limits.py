@@ -24,7 +24,6 @@ SPEC = DataSpec(image_size=32, channels=3)
         ("adm-cifar10", {"network": {"num_res_blocks": 10**7}}),
         ("adm-cifar10", {"network": {"channel_mult": [1] * 10**5}}),
         ("glow-cifar10", {"depth": 10**7}),
-        ("glow-cifar10", {"levels": 10**7}),
         ("glow-cifar10", {"width": 10**9}),
     ],
 )

@@ -166,4 +166,4 @@ def test_a_share_of_none_or_all_is_not_certain() -> None:
     for made, value in ((far, 0.0), (near, 1.0)):
         for name in ("precision", "copies"):
             figure = SET_METRICS[name].measure(made, FeatureSet({"features": rows}), SetMetricConfig())
-            assert figure.value == value and figure.error == pytest.approx((share * (1 - share) / 50) ** 0.5)
+            assert figure.value == value and figure.error == pytest.approx((share * (1 - share) / 54) ** 0.5)

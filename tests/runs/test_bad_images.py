@@ -21,10 +21,9 @@ from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory
 from triptych.evaluation.bits_per_dim import BitsPerDimConfig
 from triptych.recipes.config import RunConfig
-from triptych.runs import Run, callables, latent_data, open_run, train
+from triptych.runs import Run, latent_data, open_run, train
 from triptych.runs.bad_images import BadImages
 from triptych.runs.packing import pack_data
-from triptych.runs.stored import build
 
 COUNT, BAD = 30, ("c0/05.png", "c1/07.png", "c1/14.png", "c2/12.png")
 
@@ -152,16 +151,6 @@ def test_a_run_keeps_its_list(tmp_path, photos):
 
 
 # Elsewhere
-
-
-def test_validation_looks_at_images_from_all_over_the_set(monkeypatch):
-    config = light("adm-digits").updated({"train": {"validate_images": 9}})
-    data, asked = config.data.open(), []
-    monkeypatch.setattr(callables, "readable_images", lambda images, numbers, *_: asked.append(numbers) or numbers)
-    monkeypatch.setattr(callables, "validation_loss", lambda *_, **__: {})
-    world = World(0, 1, torch.device("cpu"))
-    callables._validation(build(config, data.spec), data, config, world, {})(lambda done, of: None)
-    assert len(data.validation) == 90 and asked[0].tolist() == list(range(0, 90, 10))
 
 
 def test_evaluation_leaves_them_out(tmp_path, unbroken):

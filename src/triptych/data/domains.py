@@ -83,9 +83,7 @@ class UnpairedImages(ImageSet):
             others = items % len(self._b)
         else:
             others = (words(positions, key=key_of(seed, "data", "unpaired"))[:, 0] * len(self._b)) >> 32
-        # Where A has fewer images, which of them come once more than others moves on with each pass.
-        passed = 0 if positions is None else positions // len(self) * len(self)
-        a = self._a.batch((items + passed) % len(self._a), positions, seed=seed)
+        a = self._a.batch(items % len(self._a), positions, seed=seed)
         b = self._b.batch(others, positions, seed=seed_beside(seed, IMAGES_B))
         return Loaded(a.images, None, {IMAGES_B: b.images}, {**a.bad, **b.bad})
 
