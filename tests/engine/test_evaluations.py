@@ -84,10 +84,10 @@ def test_a_best_checkpoint_that_is_gone_gives_way(tmp_path):
 
 
 def test_a_checkpoint_that_was_gone_on_from_outlives_damaged_ones(tmp_path):
-    run(evaluated(tmp_path, [3.0, 2.0, 1.0, 2.0], total_images=32, keep_last=3))
+    run(evaluated(tmp_path, [], None, evaluate_every=None, total_images=32, keep_last=3))  # none is the best
     for images in list_checkpoints(tmp_path / "checkpoints")[1:]:
         (checkpoint_path(tmp_path / "checkpoints", images) / "model.safetensors").write_bytes(b"")
-    loop = evaluated(tmp_path, [2.0], make=resumed, keep_last=1)
+    loop = evaluated(tmp_path, [], None, evaluate_every=None, make=resumed, keep_last=1)
     loop.save()
     assert load_newest(tmp_path / "checkpoints", warn=lambda line: None).images_seen == loop.images_seen == 16
 

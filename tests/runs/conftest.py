@@ -13,6 +13,7 @@ from tests.data.pictures import encoded, picture
 from tests.runs.translators import ONE_MAP, mirror_run, paired_run, plain_data
 from triptych.data.config import DataConfig
 from triptych.runs import Run, train
+from triptych.runs.loading import Loading
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +35,20 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's cache, empty."""
     monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> type[Exception]:
+    """What ends a verb where all processes open one checkpoint of the run."""
+
+    class Together(Exception):
+        pass
+
+    def opened(self: Run, loading: Loading) -> None:
+        raise Together
+
+    monkeypatch.setattr(Run, "open_together", opened)
+    return Together
 
 
 @pytest.fixture(scope="module")

@@ -244,15 +244,8 @@ def test_an_interrupted_folder_goes_on_and_another_request_replaces_it(styled: R
     assert done[0] == (0, 8)  # an input has changed
 
 
-def test_all_processes_open_the_same_checkpoint(plain: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Together(Exception):
-        pass
-
-    def together(self: Run, loading: Any) -> None:
-        raise Together
-
-    monkeypatch.setattr(Run, "open_together", together)
-    with pytest.raises(Together):
+def test_all_processes_open_the_same_checkpoint(plain: Run, together: type[Exception]) -> None:
+    with pytest.raises(together):
         plain.translate(picture(16, 16, channels=1)[None], **CPU)
 
 

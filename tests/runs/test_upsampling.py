@@ -272,15 +272,8 @@ def test_training_shows_what_becomes_of_held_out_images(tmp_path: Path) -> None:
     assert made.std() > 0 and not np.array_equal(made, originals[17, ..., 0])
 
 
-def test_all_processes_open_the_same_checkpoint(upsampler: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Together(Exception):
-        pass
-
-    def together(self: Run, loading: Any) -> None:
-        raise Together
-
-    monkeypatch.setattr(Run, "open_together", together)
-    with pytest.raises(Together):
+def test_all_processes_open_the_same_checkpoint(upsampler: Run, together: type[Exception]) -> None:
+    with pytest.raises(together):
         upsampler.upsample(pixels(), labels=[3], device="cpu")
 
 

@@ -150,11 +150,7 @@ def score(
     elif reference is not None or split is not None:
         setting, given = ("reference", reference) if reference is not None else ("split", split)
         raise ConfigError(setting, f"got {given}, but nothing that is measured ({', '.join(wanted.names)}) needs a reference; leave it out")
-    if isinstance(subject, PictureSide):
-        _refuse_settings_of_runs(images, chosen, request, drawn=isinstance(other, RunSide))
-    elif world.is_main and isinstance(subject, RunSide) and getattr(subject.maker, "inputs", None) == TRAINING:
-        warnings.warn("the run has no held-out images: its images are made of those of the training", stacklevel=2)
-    _check_sides(subject, other)
+    _check_sides(subject, other, chosen, request, world)
     if metrics is None and other is not None and not other.each:
         wanted = Wanted([FRECHET])
     _decide(subject, other, count)
@@ -240,7 +236,7 @@ def _subject(
     return PictureSide(open_pictures(images, image_size=image_size), str(images))  # type: ignore[arg-type]  (is_run: no StoredRun)
 
 
-def _refuse_settings_of_runs(images: Any, chosen: Loading, request: ImageRequest, *, drawn: bool) -> None:
+def _refuse_settings_of_runs(images: str, chosen: Loading, request: ImageRequest, *, drawn: bool) -> None:
     """Raises ConfigError for what is said of a run's images where these are a set. `drawn`: the reference is a run."""
     of_weights = {"checkpoint": "latest", "weights": None, "ema_length": None}
     of_samples = {} if drawn else {"precision": Loading().precision, "seed": ImageRequest().seed}
@@ -251,8 +247,12 @@ def _refuse_settings_of_runs(images: Any, chosen: Loading, request: ImageRequest
             raise ConfigError(name, f"got {given[name]!r}, but {images} is a set of images, and {of}; leave it out")
 
 
-def _check_sides(subject: Subject, reference: Reference | None) -> None:
+def _check_sides(subject: Subject, reference: Reference | None, chosen: Loading, request: ImageRequest, world: World) -> None:
+    if isinstance(subject, PictureSide):
+        _refuse_settings_of_runs(subject.name, chosen, request, drawn=isinstance(reference, RunSide))
     check_sizes(subject, reference)
+    if world.is_main and isinstance(subject, RunSide) and getattr(subject.maker, "inputs", None) == TRAINING:
+        warnings.warn("the run has no held-out images: its images are made of those of the training", stacklevel=3)
     if isinstance(subject, PictureSide) and isinstance(reference, PictureSide):
         one, other = ({k: v for k, v in side.identity().items() if k not in ("path", "kind")} for side in (subject, reference))
         if one == other:
