@@ -26,7 +26,7 @@ from triptych.data.domains import UnpairedDataConfig
 from triptych.data.few_shot import FewShotDataConfig
 from triptych.data.images import Data, ImageSet
 from triptych.data.loader import Loader
-from triptych.data.skipping import Chosen, read_skip, readable, write_skip
+from triptych.data.skipping import Chosen, read_skip, readable, spread, write_skip
 
 NAMES = [f"{kind}/{kind}_{k}.png" for kind in ("cat", "dog") for k in range(4)]
 
@@ -320,6 +320,11 @@ def test_images_as_they_are_have_the_next_by_number(damaged):
     assert numbers == [k for k in range(5, 25) if k not in BAD] and len(bad) == 5
     chosen = Chosen(images, np.array(numbers))
     assert chosen.batch(np.arange(4)).labels.tolist() == [5, 6, 10, 11] and keys(chosen)[2] == "10/x.png"
+
+
+@pytest.mark.parametrize(("count", "available", "expected"), [(3, 10, [0, 3, 6]), (4, 4, [0, 1, 2, 3]), (2, 5, [0, 2]), (1, 7, [0])])
+def test_some_of_many_are_spread_over_all(count: int, available: int, expected: list[int]) -> None:
+    assert spread(count, available).tolist() == expected
 
 
 @pytest.mark.parametrize("source", [source for source in SOURCES if source != "folder"])

@@ -53,10 +53,20 @@ def test_training_draws_the_other_domain_by_seed_and_position(tmp_path):
     domain_a, domain_b = one_domain(tmp_path / "images_a"), one_domain(tmp_path / "images_b")
     positions = np.arange(32)
     order = np.concatenate([permutation(8, seed=3, epoch=epoch) for epoch in range(4)])
-    np.testing.assert_array_equal(batch.images, domain_a.batch(order % 5).images)
+    passes = positions // 8
+    np.testing.assert_array_equal(batch.images, domain_a.batch((order + 8 * passes) % 5).images)
     others = (words(positions, key=key_of(3, "data", "unpaired"))[:, 0] * 8) >> 32
     np.testing.assert_array_equal(batch.inputs["images_b"], domain_b.batch(others).images)
     assert len(set(others.tolist())) == 8
+
+
+@pytest.mark.parametrize(("order", "most"), [("even", 8), ("by-name", 10)])
+def test_all_images_of_the_smaller_domain_are_seen_alike(tmp_path: Path, order: str, most: int) -> None:
+    data = opened(write_domains(tmp_path), order=order)
+    batch = taken(data.train, count=5, batch_size=8)  # five passes of 8 images, of which A has 5
+    own = one_domain(tmp_path / "images_a").batch(np.arange(5)).images
+    times = [int((batch.images.numpy() == image).all(axis=(1, 2, 3)).sum()) for image in own]
+    assert sum(times) == 40 and max(times) == most and (order == "by-name" or min(times) == most)
 
 
 def test_both_domains_are_augmented_apart(tmp_path):

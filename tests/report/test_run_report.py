@@ -410,10 +410,11 @@ def test_a_run_of_an_earlier_version_is_known(tmp_path: Path) -> None:
     run = made_run(tmp_path / "a")
     document = json.loads((run / "config.json").read_text())
     document["model"]["kind"] = "triptych.diffusion.adm:ADMConfig"
-    del document["data"]["background"], document["data"]["profiles"]
+    for name in ("background", "profiles", "order"):
+        del document["data"][name]
     (run / "config.json").write_text(json.dumps(document))
     facts = facts_of(run)
-    assert "sample" in facts.verbs and {each.name for each in facts.differing} <= {"data.background", "data.profiles"}
+    assert "sample" in facts.verbs and {each.name for each in facts.differing} <= {"data.background", "data.profiles", "data.order"}
 
 
 def test_latents_and_clips_are_called_so(tmp_path: Path) -> None:

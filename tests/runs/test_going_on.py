@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -115,3 +116,15 @@ def test_images_that_changed_meanwhile_are_warned_of(tmp_path: Path) -> None:
     (line,) = [line for line in log.read_text("utf-8").splitlines() if "the images are not those of before" in line]
     stored = RunDirectory(tmp_path / "run").read_config()["images"]
     assert "warning: " in line and f", now {stored}): some were added, taken away or changed" in line
+
+
+def test_a_run_that_an_earlier_version_began_keeps_the_order_of_its_images(tmp_path: Path) -> None:
+    config = light("adm-digits").updated({"train": {"total_images": BATCH}})
+    train(config, tmp_path / "run")
+    settings = tmp_path / "run" / "config.json"
+    document = json.loads(settings.read_text())
+    assert document["data"].pop("order") == "even"
+    settings.write_text(json.dumps(document))
+    run = train(replace(config, train=replace(config.train, total_images=2 * BATCH)), tmp_path / "run")
+    assert run.config.data.order == "by-name" and json.loads(settings.read_text())["data"]["order"] == "by-name"
+    assert "data.order by-name: validations look at the first held-out images" in (tmp_path / "run" / "log.txt").read_text()

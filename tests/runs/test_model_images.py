@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from tests.runs.translators import close, halved
 from triptych.core.errors import ConfigError
 from triptych.core.images import nearest_uint8
+from triptych.data.skipping import Spread
 from triptych.runs import Run
-from triptych.runs.given.data_images import Spread, model_reference
+from triptych.runs.given.data_images import model_reference
 from triptych.runs.loading import Loading
 from triptych.runs.model_images import ImageRequest, ModelImages, maker_of
 

@@ -27,13 +27,14 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError, DataError
 from triptych.core.images import save_picture
 from triptych.core.model import TrainingProgress
+from triptych.data.images import ImageSet
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
 from triptych.engine.distributed import World
 from triptych.engine.metric_log import read_metrics
 from triptych.engine.schedule import scheduled_rate
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
-from triptych.runs import Run, files, open_run, sampling, stored, train
+from triptych.runs import Run, callables, files, open_run, sampling, stored, train
 from triptych.runs.beginning import refuse_shorter
 from triptych.runs.callables import _validation
 from triptych.runs.document import accept_changes
@@ -422,6 +423,26 @@ def test_more_processes_than_held_out_images_validate_them(limit: int, validated
     config = replace(config, train=replace(config.train, validate_images=limit))
     data, world = config.data.open(), World(0, 4, torch.device("cpu"))
     assert (_validation(build(config, data.spec), data, config, world, {}) is not None) == validated
+
+
+@pytest.mark.parametrize(("order", "seen"), [("even", [0, 3, 6, 9]), ("by-name", [0, 1, 2, 3])])
+def test_a_validation_sees_images_of_all_that_are_held_out(
+    order: str, seen: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"val/{k:02}.png" for k in range(12)]
+    images = {"path": str(write_folder(tmp_path, ["train/a.png", *names])), "order": order, "channels": 1, "enlarge": True}
+    config = shrunk("adm-digits").updated({"data": images, "model": {"class_conditional": False}, "train": {"validate_images": 4}})
+    data, looked_at = config.data.open(), list[str]()
+
+    def noted(images: ImageSet, **_: object) -> list[object]:
+        looked_at.extend(Path(images.key(k)).name for k in range(len(images)))
+        return []
+
+    monkeypatch.setattr(callables, "evaluation_batches", noted)
+    monkeypatch.setattr(callables, "validation_loss", lambda *_, **__: {})
+    validate = _validation(build(config, data.spec), data, config, World(0, 1, torch.device("cpu")), {})
+    assert validate is not None and validate(lambda done, total: None) == {}
+    assert looked_at == [f"{k:02}.png" for k in seen]
 
 
 def test_a_class_that_is_called_by_a_number_is_meant_by_its_name() -> None:

@@ -72,6 +72,8 @@ class DataConfig(Config):
     "convert: images with a colour profile (ICC) become sRGB by it; ignore: their levels are taken as they are."
     latent_std: float = 0.5
     "Of latents: the deviation that their samples get; 0.5 is about that of images in [-1, 1]."
+    order: Literal["even", "by-name"] = "even"
+    "even: validations see images from all held-out ones; the smaller of two domains repeats others each pass. by-name: always the first."
     validation_fraction: float = 0.05
     "Share held out for validation, chosen by file name; a source with its own test images uses those instead. 0: no validation."
     skip: str | None = None

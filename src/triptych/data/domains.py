@@ -58,7 +58,11 @@ class UnpairedDataConfig(DataConfig):
 
 
 class UnpairedImages(ImageSet):
-    """The images of A, in turn where B has more, each with one of B: drawn in training, in turn where nothing is drawn."""
+    """The images of A, in turn where B has more, each with one of B: drawn in training, in turn where nothing is drawn.
+
+    Where B has more, some of A come once more often than others in a pass of training, and the next pass goes on behind them, so that all
+    of A are seen alike; with data.order by-name each pass begins with the first of A.
+    """
 
     def __init__(self, a: ImageSet, b: ImageSet) -> None:
         super().__init__(a.config, channels=a.channels, items=np.arange(max(len(a), len(b))), labels=None)
@@ -79,11 +83,12 @@ class UnpairedImages(ImageSet):
         return self._a, self._b
 
     def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
-        if positions is None:
-            others = items % len(self._b)
-        else:
+        turns, others = items, items % len(self._b)
+        if positions is not None:
+            if self.config.order == "even":
+                turns = items + positions // len(self) * len(self)
             others = (words(positions, key=key_of(seed, "data", "unpaired"))[:, 0] * len(self._b)) >> 32
-        a = self._a.batch(items % len(self._a), positions, seed=seed)
+        a = self._a.batch(turns % len(self._a), positions, seed=seed)
         b = self._b.batch(others, positions, seed=seed_beside(seed, IMAGES_B))
         return Loaded(a.images, None, {IMAGES_B: b.images}, {**a.bad, **b.bad})
 

@@ -34,7 +34,7 @@ PIXELS, CLASSES, KEYS, KEY_ENDS, DIVISION, STAMP = "arr_0", "arr_1", "keys", "ke
 Kept = Literal["squares", "whole", "files"]
 Division = Literal["keys", "numbers", "split"]
 
-_OPEN = ("source", "path", "anchor_size", "flip", "augment", "jitter", "latent_std", "validation_fraction", "workers")
+_OPEN = ("source", "path", "anchor_size", "flip", "augment", "jitter", "latent_std", "order", "validation_fraction", "workers")
 _OPEN += ("label_file", "class_file", "skip", "on_error", "most_errors")
 """Settings that a training may choose, whatever the pack."""
 _AGAIN = "pack the images again"

@@ -248,6 +248,19 @@ class Chosen(ImageSet):
         return self._images.batch(self._items[items], positions, seed=seed)
 
 
+class Spread(Chosen):
+    """So many of the images of a set, spread evenly over it."""
+
+    def __init__(self, images: ImageSet, count: int, *, available: int | None = None) -> None:
+        """`available`: of so many of the first ones."""
+        super().__init__(images, spread(count, len(images) if available is None else available))
+
+
+def spread(count: int, available: int) -> np.ndarray:
+    """So many numbers from 0 to `available` - 1, spread evenly: int64 (count,)."""
+    return np.arange(count, dtype=np.int64) * available // count
+
+
 def readable(images: ImageSet, numbers: Iterable[int], bad: dict[str, str]) -> list[int]:
     """Those of some images, by number, that can be read; why the others cannot goes to `bad`, by key. Without on_error skip all, unseen."""
     if images.config.on_error != "skip":

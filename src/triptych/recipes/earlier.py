@@ -30,10 +30,14 @@ EARLIER_KINDS = {
 """Kinds in the config.json of versions up to 0.1.0, which named them by module, and what they are called since."""
 
 
+BEFORE = {"order": "by-name"}
+"""Settings of the images of a run that the config.json of versions up to 0.1.0 does not have."""
+
+
 def of_now(settings: dict[str, Any]) -> dict[str, Any]:
     """The sections of a config.json, of whatever version, as this version writes them."""
     settings = _with_kinds_of_now(settings)
-    return settings | {"data": read_before(settings["data"])} if "data" in settings else settings
+    return settings | {"data": {**BEFORE, **read_before(settings["data"])}} if isinstance(settings.get("data"), dict) else settings
 
 
 def _with_kinds_of_now(values: Any) -> Any:

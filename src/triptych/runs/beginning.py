@@ -21,6 +21,7 @@ from triptych.engine.checkpoint import sweep
 from triptych.engine.precision import native_precision
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
 from triptych.recipes.config import RunConfig
+from triptych.recipes.earlier import BEFORE
 from triptych.runs.document import RunDocument, accept_changes
 from triptych.runs.interchange import settings_alone, untrained_import
 from triptych.runs.latent_space import unlike_latents
@@ -71,7 +72,8 @@ def begin(config: RunConfig, directory: RunDirectory, recipe: str | None, device
     config, reasons = with_precision(config, device, kept=None if fresh else earlier.train.precision)
     if not fresh:
         config, kept = _with_colours(config, earlier)
-        reasons += kept
+        config, order = _with_order(config, earlier)
+        reasons += [*kept, *order]
     if (found := stored.with_found(config)) != config:
         config, reasons = found, [*reasons, f"train.microbatch {found.train.microbatch}, which this run found to fit into memory"]
     if fresh:  # only the model of such a run is fixed
@@ -143,6 +145,14 @@ def _with_colours(config: RunConfig, earlier: RunConfig) -> tuple[RunConfig, lis
         return config, []
     config = dataclasses.replace(config, data=config.data.updated(AS_STORED))
     return config, ["data.background None, data.profiles ignore: transparency and colour profiles are passed over, as in this run before"]
+
+
+def _with_order(config: RunConfig, earlier: RunConfig) -> tuple[RunConfig, list[str]]:
+    """The configuration with the order of images of a run that an earlier version began."""
+    if config.data.order == earlier.data.order or earlier.data.order != BEFORE["order"]:
+        return config, []
+    config = dataclasses.replace(config, data=config.data.updated(BEFORE))
+    return config, ["data.order by-name: validations look at the first held-out images, as in this run before"]
 
 
 def prepare_directory(directory: RunDirectory, document: RunDocument, start: Start, stack: ExitStack) -> None:

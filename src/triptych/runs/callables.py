@@ -17,7 +17,7 @@ from triptych.core.model import Encoder, Model, Sampler, Upsampler
 from triptych.core.translation import Translator
 from triptych.data.images import Data, ImageSet
 from triptych.data.loader import Loader, evaluation_batches
-from triptych.data.skipping import Chosen
+from triptych.data.skipping import Chosen, spread
 from triptych.engine.callables import Callables, Evaluation, Grid
 from triptych.engine.distributed import World
 from triptych.engine.progress import Watch
@@ -95,8 +95,9 @@ def _validation(
 
     @functools.cache
     def images() -> ImageSet:
-        """Those that can be read of the first ones: the same in every process."""
-        good = readable_images(held_out, np.arange(count), world, bad)
+        """Those that can be read of so many: the same in every process."""
+        numbers = np.arange(count) if config.data.order == "by-name" else spread(count, len(held_out))
+        good = readable_images(held_out, numbers, world, bad)
         if not len(good):
             raise DataError(f"none of {count} held-out images can be read: set train.validate_images to 0")
         return Chosen(held_out, good)

@@ -28,6 +28,7 @@ from triptych.data.cut import Cut
 from triptych.data.frame_files import FlowFiles
 from triptych.data.loader import batches_of
 from triptych.data.pans import PanDataConfig
+from triptych.data.skipping import Spread
 from triptych.engine.distributed import open_world
 from triptych.engine.progress import Watch, unwatched
 from triptych.evaluation.clip_metric import CLIP_METRICS, FVD, SHARPNESS, WARPING_ERROR, ClipMetricConfig, Features, open_i3d, sharpness
@@ -41,7 +42,7 @@ from triptych.nn.raft import Raft
 from triptych.runs.files import check_figures
 from triptych.runs.first_frames import run_first_frames
 from triptych.runs.given.collection import stamp
-from triptych.runs.given.data_images import Spread, contents, reopened
+from triptych.runs.given.data_images import contents, reopened
 from triptych.runs.given.pictures import StoredPictures, open_pictures
 from triptych.runs.given.sizes import OutputSize
 from triptych.runs.loading import Loading, LoadingKeywords

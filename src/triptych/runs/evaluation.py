@@ -25,6 +25,7 @@ from triptych.core.rng import Rng
 from triptych.data.config import DataConfig
 from triptych.data.images import ImageSet, Loaded
 from triptych.data.loader import evaluation_batches
+from triptych.data.skipping import spread
 from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
@@ -144,7 +145,7 @@ def open_images(request: EvaluationRequest, spec: DataSpec, *, conditional: bool
     count = available if request.count is None else request.count
     if count > available:
         raise ConfigError("count", f"got {count}, expected 1 to {available}, the images that are there (split {split})")
-    numbers = np.arange(count, dtype=np.int64) * available // count
+    numbers = spread(count, available)
     labels = _labels(sets, data.spec, spec, name=name)[numbers] if conditional else None
     return Images(Subset(sets, numbers, labels=labels), split, available)
 
@@ -234,7 +235,7 @@ def _asked(
     origin: Mapping[str, str | int],
 ) -> dict[str, Any]:
     """All that the answer depends on, for JSON. `hashed`: the hash of the images."""
-    loading = ("workers", "flip", "crop", "augment", "anchor_size")  # of training: without effect here
+    loading = ("workers", "flip", "crop", "augment", "anchor_size", "order")  # of training: without effect here
     data = {name: value for name, value in request.data.to_dict().items() if name not in loading}
     return {
         "triptych": __version__,

@@ -29,8 +29,9 @@ from triptych.core.translation import Example, Translator
 from triptych.data.domains import UnpairedImages
 from triptych.data.images import Data, ImageSet
 from triptych.data.pairs import PairedDataConfig
+from triptych.data.skipping import Spread
 from triptych.runs.encoding import require_encoder
-from triptych.runs.given.data_images import Spread, contents, reopened, target_domain
+from triptych.runs.given.data_images import contents, reopened, target_domain
 from triptych.runs.given.translation import HeldOut, InputsLike, open_styles
 from triptych.runs.guidance import guided, leader
 from triptych.runs.latent_space import shown_by

@@ -18,8 +18,9 @@ from triptych.core.reading import user_path
 from triptych.data.config import DataConfig
 from triptych.data.domains import UnpairedImages
 from triptych.data.few_shot import FewShotDataConfig
-from triptych.data.images import Data, ImageSet, Loaded
+from triptych.data.images import Data, ImageSet
 from triptych.data.patterns import exists
+from triptych.data.skipping import Spread
 from triptych.runs.given.known import known
 from triptych.runs.given.pictures import Split, SplitPictures
 from triptych.runs.latent_space import unlike_latents
@@ -39,29 +40,6 @@ def reopened(config: DataConfig, spec: DataSpec) -> Data:
         reason = f"{config.path}: no longer the latents of this run ({'; '.join(unlike)})"
         raise DataError(f"{reason}: put the file back that it learned, or encode its images with triptych data encode --with RUN")
     return data
-
-
-class Spread(ImageSet):
-    """So many of the items of a set, spread evenly over it."""
-
-    def __init__(self, images: ImageSet, count: int, *, available: int | None = None) -> None:
-        """`available`: of so many of the first ones."""
-        numbers = np.arange(count, dtype=np.int64) * (available or len(images)) // count
-        labels = None if images.labels is None else images.labels[numbers]
-        super().__init__(images.config, channels=images.channels, items=numbers, labels=labels)
-        self._images = images
-
-    def key(self, item: int) -> str:
-        return self._images.key(int(self._items[item]))
-
-    def content(self, item: int) -> bytes | np.ndarray:
-        return self._images.content(int(self._items[item]))
-
-    def default_workers(self) -> int:
-        return self._images.default_workers()
-
-    def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
-        return self._images.batch(self._items[items])
 
 
 def model_reference(

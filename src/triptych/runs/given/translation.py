@@ -23,11 +23,12 @@ from triptych.data.files import listed
 from triptych.data.images import ImageSet
 from triptych.data.loader import load
 from triptych.data.pairs import matched
+from triptych.data.skipping import Spread
 from triptych.data.stored import PROBED, Member, evenly_spaced, of_one_size
 from triptych.data.videos import ClipFolder
 from triptych.runs.given.collection import Collection, open_collection, stamp
 from triptych.runs.given.cut_outs import cut_out, cut_out_of
-from triptych.runs.given.data_images import Spread, contents, reopened
+from triptych.runs.given.data_images import contents, reopened
 from triptych.runs.given.sizes import OutputSize, Sizing, as_trained, translation_sizing
 
 InputsLike = str | Path | np.ndarray | Mapping[str, Sequence[np.ndarray] | np.ndarray]
