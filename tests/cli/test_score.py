@@ -98,6 +98,12 @@ def test_a_sweep_is_one_evaluation_for_each_value(run: str, tmp_path: Path, caps
     found, notes = evaluations(tmp_path)
     assert notes == [] and differences(found) == ["steps 2", "steps 3"], "as the report finds the protocols that are written"
     assert [chart.title for chart in sweeps({"": found})] == ["fd-random by steps", "kid by steps"]
+    assert main([*common[:-2], "--sampler", "heun", "--sweep", "steps=2,3"]) == 0
+    head, first, second, protocol = capsys.readouterr().out.splitlines()
+    assert head.split() == ["steps", "network", "calls", "fd-random", "kid"] and "network calls" not in protocol
+    assert (first.split()[:2], second.split()[:2]) == (["2", "2"], ["3", "4"])  # the first step of all is Euler's, and so is the last
+    assert main([*common[:-2], "--sampler", "heun", "--steps", "3"]) == 0
+    assert ", steps 3, guidance_scale 1.0, 4 network calls, seed 0, " in capsys.readouterr().out
     assert main([*common, "--steps", "2", "--sweep=weights=raw,ema-0.999"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["raw", "ema-0.999"] and "evaluations/sweep-weights-" in lines[-1]

@@ -315,6 +315,25 @@ def test_a_line_joins_what_differs_by_its_axis_alone(tmp_path: Path) -> None:
     assert charts["fid by images seen"].legend == []
 
 
+def test_figures_are_drawn_by_network_calls_where_these_are_not_the_steps(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a")
+
+    def measure(sampler: str, steps: int, calls: int) -> None:
+        settings = {"sampler": sampler, "steps": steps}
+        figures = {"fid": {"value": 1.0 + steps, "error": 0.1}}
+        evaluated(run, f"{sampler}-{steps}", figures, sampler=settings, network_calls=calls)
+
+    for steps in (10, 20):
+        measure("ddim", steps, steps)
+    assert [chart.title for chart in sweeps({"": evaluations(run / "evaluations")[0]})] == ["fid by steps"]
+    for steps in (10, 20):
+        measure("heun", steps, 2 * steps - 1)
+    charts = {chart.title: chart for chart in sweeps({"": evaluations(run / "evaluations")[0]})}
+    drawn = charts["fid by network calls"].drawings["always"].shapes
+    assert sorted(text.partition(":")[0] for shape in drawn for *_, text in shape.dots) == ["10", "19", "20", "39"]
+    assert [name for _, name, _ in charts["fid by network calls"].legend] == ["sampler ddim", "sampler heun"]
+
+
 def test_held_out_images_that_get_worse_stay_on_the_chart() -> None:
     training = Line("training", [(k, 0.1 + 0.004 * (k % 2)) for k in range(400)])
     held_out = Line("held out", [(80 * k, 0.1 + 0.07 * k) for k in range(5)])

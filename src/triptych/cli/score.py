@@ -218,10 +218,13 @@ def spelled(value: float, error: float | None) -> str:
 def sweep_table(setting: str, found: Mapping[str, Scores], place: Path | None) -> list[str]:
     """A line for each value, and in the last line how they were measured."""
     names = list(dict.fromkeys(name for scores in found.values() for name in scores.figures))
-    rows = [[setting, *names]]
+    calls = {value: str(scores.protocol.get("network_calls", "-")) for value, scores in found.items()}
+    counted = calls if len({*calls.values()}) > 1 and any(value != called for value, called in calls.items()) else {}
+    rows = [[setting, *(["network calls"] if counted else []), *names]]
     for value, scores in found.items():
         figures = (scores.figures.get(name) for name in names)
-        rows.append([value, *("-" if figure is None else spelled(figure.value, figure.error) for figure in figures)])
+        told = [counted[value]] if counted else []
+        rows.append([value, *told, *("-" if figure is None else spelled(figure.value, figure.error) for figure in figures)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["    ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     missing = {name: reason for scores in reversed(list(found.values())) for name, reason in scores.missing.items()}

@@ -252,6 +252,19 @@ class Sampler(Protocol):
 
 
 @runtime_checkable
+class Stepwise(Protocol):
+    """A model that asks its network several times for an image."""
+
+    def network_calls(self, settings: Config, *, weaker: bool = False, classifier: bool = False) -> int:
+        """How often it does with these settings of its sampler, for one image.
+
+        `weaker`: led away from a weaker model, whose calls count too. `classifier`: led by a classifier, whose calls do not. Raises
+        ConfigError for settings that do not fit.
+        """
+        ...
+
+
+@runtime_checkable
 class Guidable(Protocol):
     """A sampler that another model may lead."""
 

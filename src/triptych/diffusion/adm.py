@@ -17,6 +17,7 @@ from triptych.core.config import Config, config, settings_like
 from triptych.core.errors import ConfigError
 from triptych.core.model import Model, Report
 from triptych.core.rng import Rng
+from triptych.diffusion.counting import network_calls
 from triptych.diffusion.gaussian import Coefficients, GaussianDiffusion, ImageHook, NoiseConfig
 from triptych.diffusion.guidance import retimed
 from triptych.diffusion.guided import Guide, Guided, led_away_from, led_by
@@ -82,6 +83,15 @@ class ADM(DiffusionModel):
         """Every step of `sample`, from noise to images; `hook` changes the x_0 that each predicts, before it is clipped."""
         conditions = (self.checked_labels(labels, len(rng)),)
         return self.trajectory(rng, conditions, self.sampling if settings is None else settings, guide=guide, hook=hook)
+
+    def network_calls(self, settings: Config, *, weaker: bool = False, classifier: bool = False) -> int:
+        """How often `sample` asks the network for an image with these settings (see core.model.Stepwise)."""
+        return network_calls(
+            self,
+            lambda twin, rng, labels, guide: twin.sample_progressive(rng, labels=labels, settings=settings, guide=guide),
+            weaker=weaker,
+            classifier=classifier,
+        )
 
     @torch.no_grad()
     def encode(

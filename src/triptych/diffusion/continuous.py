@@ -24,6 +24,7 @@ from triptych.core.config import Config, config, settings_like
 from triptych.core.errors import ConfigError
 from triptych.core.model import Model, ModelConfig, Phase, Report
 from triptych.core.rng import Rng
+from triptych.diffusion.counting import network_calls
 from triptych.diffusion.gaussian import Coefficients, ImageHook, Levels, NoiseConfig, NoiseProcess
 from triptych.diffusion.guidance import extrapolated_image, up_to
 from triptych.diffusion.guided import Guide, Guided, check_default_guidance, dropped_labels, guides_itself, led_away_from, led_by
@@ -250,6 +251,15 @@ class ContinuousModel(Model):
         points = settings.points()
         x = points[0].sqrt_noise * rng.normal("initial", *self.image_shape)
         return self.solve(predict, x, points, rng, settings)
+
+    def network_calls(self, settings: Config, *, weaker: bool = False, classifier: bool = False) -> int:
+        """How often `sample` asks the network for an image with these settings (see core.model.Stepwise)."""
+        return network_calls(
+            self,
+            lambda twin, rng, labels, guide: twin.sample_progressive(rng, labels=labels, settings=settings, guide=guide),
+            weaker=weaker,
+            classifier=classifier,
+        )
 
     def solve(self, predict: Predictor, x: Tensor, points: list[Coefficients], rng: Rng, settings: LevelSamplingConfig) -> Iterator[Step]:
         """The steps of the sampler of the settings through these noise levels, from x at the first of them."""

@@ -23,6 +23,7 @@ from triptych.core.batch import Batch, DataSpec, labels_for_model
 from triptych.core.config import Config, config, settings_like
 from triptych.core.model import NUM_GROUPS, LossTerms, Model, ModelConfig, Phase, Report
 from triptych.core.rng import Rng
+from triptych.diffusion.counting import network_calls
 from triptych.diffusion.dit import DiTConfig
 from triptych.diffusion.guided import dropped_labels
 from triptych.diffusion.networks import NetworkConfig, network_for
@@ -193,6 +194,10 @@ class MeanFlow(Model):
             if report is not None:
                 report(step + 1, steps)
         return z.clamp(-1, 1) if self.bounded else z
+
+    def network_calls(self, settings: Config, *, weaker: bool = False, classifier: bool = False) -> int:
+        """How often `sample` asks the network for an image with these settings (see core.model.Stepwise); nothing leads it."""
+        return network_calls(self, lambda twin, rng, labels, guide: [twin.sample(rng, labels=labels, settings=settings)])
 
 
 def _over_images(values: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.model import Report
 from triptych.core.rng import Rng
+from triptych.diffusion.counting import network_calls
 from triptych.diffusion.model import Conditions, DiffusionConfig, DiffusionModel
 from triptych.diffusion.unet import UNet, UNetConfig
 
@@ -104,3 +105,7 @@ class SuperResolution(DiffusionModel):
             raise ConfigError("images", f"got images of shape {tuple(batch.images.shape[1:])}, expected {wanted}")
         labels = None if self.num_classes is None else self.checked_labels(batch.labels, len(batch))
         return self.last_image(self.trajectory(rng, (batch.images, labels), settings), settings, report)
+
+    def network_calls(self, settings: Config, *, weaker: bool = False, classifier: bool = False) -> int:
+        """How often `upsample` asks the network for an image with these settings (see core.model.Stepwise); nothing leads it."""
+        return network_calls(self, lambda twin, rng, labels, guide: twin.trajectory(rng, (None, labels), settings))

@@ -56,6 +56,8 @@ class Evaluation:
     "By the weights that were measured."
     steps: float | None
     "Of the sampler, or of the likelihood; a step of some takes several calls of the network."
+    calls: float | None = None
+    "How often a network was asked for each image; None: not known."
     pictures: tuple[Path, ...] = ()
     "Pictures that were written beside it."
     sampler: Mapping[str, float] = field(default_factory=dict)
@@ -130,6 +132,7 @@ def _evaluation(path: Path, document: dict[str, Any], pictures: tuple[Path, ...]
         protocol={name: spelled_value(value) for name, value in protocol.items()},
         images_seen=seen,
         steps=_last_number(protocol, "steps"),
+        calls=_last_number(protocol, _CALLS),
         pictures=pictures,
         sampler={
             name.removeprefix("sampler."): float(value)
@@ -188,9 +191,10 @@ def _last_number(protocol: Mapping[str, Any], name: str) -> float | None:
     return next((float(value) for value in found if _is_number(value) and abs(value) < LARGEST), None)
 
 
-_OF_THE_RUN = ("seconds", "triptych", "commit", "processes", "device", "weights", "hash", "images_seen", "precision", "run", "seed")
+_CALLS = "network_calls"
+_OF_THE_RUN = ("seconds", "triptych", "commit", "processes", "device", "weights", "hash", "images_seen", "precision", "run", "seed", _CALLS)
 _SWEPT = ("steps",)
-_OF_THE_COMMAND = ("seconds", "triptych", "commit", "processes", "device", "hash")
+_OF_THE_COMMAND = ("seconds", "triptych", "commit", "processes", "device", "hash", _CALLS)
 _MADE, _MADE_BY = "made.", "made.settings."
 _SETTINGS = "settings."
 _WHERE = "path"

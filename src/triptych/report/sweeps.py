@@ -11,6 +11,7 @@ from triptych.report.chart import Chart, Line, drawing, legend
 from triptych.report.measured import NORMAL_95, Evaluation, Figure, choices, differences, of_images, of_steps
 
 _MOST_CHARTS = 18
+_CALLS = "network calls"
 Along = Callable[[Evaluation], float | None]
 
 
@@ -33,6 +34,13 @@ _AGAINST = (
         "steps",
         "More cost more time; a step of some samplers is several network calls.",
         lambda each: each.steps,
+        of_steps,
+    ),
+    Against(
+        _CALLS,
+        "network calls for an image",
+        "What an image costs: solvers with several calls a step, and guidance, are held against others at equal cost.",
+        lambda each: each.calls,
         of_steps,
     ),
     Against(
@@ -60,6 +68,8 @@ def _charts(runs: Mapping[str, Sequence[Evaluation]]) -> Iterator[Chart]:
     sampler = [_setting(name) for name in numbers]
     for name in names:
         for against in (*_AGAINST, *sampler):
+            if against.title == _CALLS and all(each.calls == each.steps for found in runs.values() for each in found):
+                continue
             lines = list(_lines(runs, name, against))
             if not lines:
                 continue

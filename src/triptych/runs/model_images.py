@@ -24,7 +24,7 @@ from triptych.core.batch import DataSpec, InputSpec, RawBatch
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.core.images import nearest_uint8
-from triptych.core.model import Encoder, Report, Sampler, Upsampler
+from triptych.core.model import Encoder, Report, Sampler, Stepwise, Upsampler
 from triptych.core.translation import Example, Translator
 from triptych.data.domains import UnpairedImages
 from triptych.data.images import Data, ImageSet
@@ -155,6 +155,14 @@ class Maker(ABC):
         asked = {"weights": dict(origin), "seed": self.request.seed, "settings": self.settings.to_dict(), "precision": precision}
         made_by = {"kind": "run", "path": str(self.run.directory), "triptych": __version__, "count": count}
         return made_by | asked | self._further()
+
+    @property
+    def network_calls(self) -> int | None:
+        """How often the network is asked for an image, a weaker one that guides too; None: there is no sampler that goes by steps."""
+        model, led = self.run.outline, self.request
+        if not isinstance(model, Stepwise):
+            return None
+        return model.network_calls(self.settings, weaker=led.guide_with is not None, classifier=led.guide is not None)
 
     @abstractmethod
     def made(self, opened: Opened, count: int, report: Report | None = None) -> ModelImages:

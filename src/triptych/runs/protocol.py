@@ -70,6 +70,9 @@ def _images(protocol: Mapping[str, Any], swept: str | None) -> str:
     how |= {
         name: f"{name} {sampler[name]}" for name in ("sampler", "steps", "guidance_scale", "temperature", "direction") if name in sampler
     }
+    calls = protocol.get("network_calls")
+    if calls not in (None, sampler.get("steps")) and swept is None:
+        how["calls"] = f"{calls} network calls"
     how |= {"seed": f"seed {protocol['seed']}", "precision": protocol["precision"]}
     how.pop("checkpoint" if swept in ("weights", "ema-length") else (swept or "").replace("-", "_"), None)
     return f"{said} ({', '.join(how.values())})"

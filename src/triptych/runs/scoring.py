@@ -368,6 +368,7 @@ def measured(task: Task, place: Path | None = None) -> Scores:
             task.wanted.drop([name], outcome)
     asked = task.asked()  # once more, for the weights are known for certain now
     protocol = {name: value for name, value in asked.items() if name not in ("metrics", "settings")} | {"commit": commit()}
+    protocol["network_calls"] = task.subject.network_calls
     scores = Scores(figures, task.wanted.missing, protocol, asked["settings"], place)
     if place is not None:
         _show_copies(task, figures.get(COPIES), place)

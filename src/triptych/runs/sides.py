@@ -58,6 +58,11 @@ class Subject(Side):
     "Whether what is found at the images stays on the disk, for other metrics."
 
     @property
+    def network_calls(self) -> int | None:
+        """How often a network was asked for each image; None: nobody knows, or it did not go by steps."""
+        return None
+
+    @property
     @abstractmethod
     def labels_and_classes(self) -> tuple[np.ndarray, Classed | None]:
         """The class of each, int64 (n,), where there are classes; and whose classes these are, None: they go by their numbers."""
@@ -103,6 +108,10 @@ class RunSide(Subject, Reference):
 
     def identity(self) -> Mapping[str, Any]:
         return self.maker.identity(self._count, origin=self._origin, precision=self._loading.precision)
+
+    @property
+    def network_calls(self) -> int | None:
+        return self.maker.network_calls
 
     @property
     def pictures(self) -> ModelImages:
