@@ -106,6 +106,7 @@ def test_a_sweep_is_one_evaluation_for_each_value(run: str, tmp_path: Path, caps
     assert ", steps 3, guidance_scale 1.0, 4 network calls, seed 0, " in capsys.readouterr().out
     assert main([*common, "--steps", "2", "--sweep=weights=raw,ema-0.999"]) == 0
     lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["weights", "fd-random", "kid"], "all have as many network calls"
     assert [line.split()[0] for line in lines[1:3]] == ["raw", "ema-0.999"] and "evaluations/sweep-weights-" in lines[-1]
     assert f"of {run} (sampler ddim, steps 2, guidance_scale 1.0, " in lines[-1]
     both = [word for word in common if word not in ("--count", "6")]

@@ -79,7 +79,7 @@ def test_published_numbers_of_calls() -> None:
 
 
 def test_a_weaker_model_is_asked_too_and_a_classifier_is_not_counted() -> None:
-    model, weaker = small("edm-digits"), small("edm-digits")
+    model, weaker = small("edm-digits", label_dropout=0.0), small("edm-digits")
     settings = model.sampling.updated({"steps": 6, "guidance_scale": 2.0, "guidance_interval": (0.5, 4.0)})
     led = model.guided_with(weaker)
     assert isinstance(led, Guided)
