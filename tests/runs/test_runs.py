@@ -38,6 +38,8 @@ from triptych.runs import Run, callables, files, open_run, sampling, stored, tra
 from triptych.runs.beginning import refuse_shorter
 from triptych.runs.callables import _validation
 from triptych.runs.document import accept_changes
+from triptych.runs.encoding import coder
+from triptych.runs.guidance import guided
 from triptych.runs.loading import Loading
 from triptych.runs.opening_lines import long_warmup
 from triptych.runs.sampling import Samples, label_list, write_samples
@@ -313,6 +315,29 @@ def test_every_process_takes_the_checkpoint_of_the_main_one(trained, monkeypatch
     assert opened.origin["images"] == taken
     expected = trained.tensors(checkpoint=str(taken), weights="raw")
     assert all(torch.equal(tensor, expected[name]) for name, tensor in opened.model.state_dict().items())
+
+
+def test_what_measures_and_encodes_opens_the_checkpoint_of_all_processes(trained, together):
+    verbs = [
+        lambda: trained.evaluate(["bits-per-dim"], count=2, device="cpu"),
+        lambda: trained.score(metrics=["frechet"], features="random", count=4, device="cpu"),
+        lambda: coder(trained, device="cpu"),
+    ]
+    for verb in verbs:
+        with pytest.raises(together):
+            verb()
+
+
+def test_a_guide_is_of_the_checkpoint_of_all_processes(trained, monkeypatch):
+    def taken(self, which, weights, world):
+        assert (which, weights) == ("latest", None)
+        raise CheckpointError("together")
+
+    monkeypatch.setattr(stored.StoredRun, "loaded_together", taken)
+    model = trained.load(device="cpu")
+    settings = model.sampling.updated({"guidance_scale": 2.0})
+    with pytest.raises(CheckpointError, match="together"):
+        guided(model, trained, guide=None, guide_with=trained.directory, settings=settings, world=World(0, 2, torch.device("cpu")))
 
 
 def test_samples_are_of_the_checkpoint_that_all_processes_take(trained, monkeypatch):

@@ -61,7 +61,7 @@ def _of_run(run: StoredRun, *, size: tuple[int, int], channels: int, world: Worl
         (high, wide), (own_high, own_wide) = size, run.spec.height_and_width
         kinds = f"images of {own_wide}x{own_high} with {run.spec.channels} channel(s), these have {wide}x{high} with {channels}"
         raise ConfigError("classifier", f"{run.directory} recognises {kinds}")
-    loaded, origin = run.loaded("latest", None, world)
+    loaded, origin = run.loaded_together("latest", None, world)
     coefficients = loaded.process.at_step(0)  # type: ignore[union-attr, operator]  (of a NoisyClassifier)
 
     def logits(images: np.ndarray) -> np.ndarray:

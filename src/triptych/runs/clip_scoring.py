@@ -267,7 +267,7 @@ def _opened(
         for name, value in (("reference", reference), ("image_size", image_size), ("flow", flow)):
             if value is not None:
                 raise ConfigError(name, f"got {value}, but a run is held against its own held-out clips, as they are; leave it out")
-        opened = clips.open(loading)
+        opened = clips.open_together(loading)
         return RunClips(clips, opened, frames=frames, count=count), opened.world
     if reference is None:
         raise ConfigError("reference", "missing: a folder of the real clips, under the same names")

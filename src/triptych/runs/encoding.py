@@ -49,7 +49,7 @@ def coder(run: StoredRun, *, settings: Config | None = None, progress: Watch = u
     ConfigError where the model has no latents of which it makes images, CheckpointError as `load` does.
     """
     colours = Colours.of(run.config.data)
-    return Coder(run.open(Loading(**loading)), settings, colours=colours, directory=run.paths, progress=progress)
+    return Coder(run.open_together(Loading(**loading)), settings, colours=colours, directory=run.paths, progress=progress)
 
 
 class Coder:

@@ -189,7 +189,7 @@ def evaluate(
     """
     if count is not None and count < 1:
         raise ConfigError("count", f"got {count}, expected at least 1")
-    opened = run.open(Loading(**loading))
+    opened = run.open_together(Loading(**loading))
     request = EvaluationRequest(
         tuple(metrics), settings or BitsPerDimConfig(), data or run.config.data, split, count, seed, opened.loading.precision
     )

@@ -71,7 +71,7 @@ def guided(
     unlike = unlike_latents(run.spec, other.spec)
     if unlike:
         raise ConfigError(setting, f"the images of {other.directory} are not those of {run.directory} ({'; '.join(unlike)})")
-    helper, origin = other.loaded(weights.checkpoint, weights.chosen, world)
+    helper, origin = other.loaded_together(weights.checkpoint, weights.chosen, world)
     helper.requires_grad_(False)  # its gradient is wanted for images, not for weights
     sampler = model.guided_by(helper) if guide is not None else model.guided_with(helper)
     spec = run.spec if guide is None or ours is not None else other.spec

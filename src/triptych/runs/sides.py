@@ -117,7 +117,7 @@ class RunSide(Subject, Reference):
     def pictures(self) -> ModelImages:
         """The images. Reads the weights, the first time."""
         if self._images is None:
-            opened = self.run.open(self._loading)
+            opened = self.run.open_together(self._loading)
             self._origin = opened.origin
             opened.model.requires_grad_(False)
             self._images = self.maker.made(opened, self._count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -117,22 +117,20 @@ class StoredRun:
 
         Raises ConfigError for a device or weights that are not there, CheckpointError as `load` does.
         """
+        return self._opened(loading, self.loaded)
+
+    def open_together(self, loading: Loading) -> Opened:
+        """What `open` gives, of the checkpoint that the main process takes; all processes call this. Raises as `open` does."""
+        return self._opened(loading, self.loaded_together)
+
+    def _opened(self, loading: Loading, loaded: Callable[[str, str | None, World], tuple[Model, dict[str, str | int]]]) -> Opened:
         keep_freed_memory()
         world = open_world(loading.device)
         try:
-            model, origin = self.loaded(loading.checkpoint, loading.chosen, world)
+            model, origin = loaded(loading.checkpoint, loading.chosen, world)
         except CheckpointError as error:
             raise CheckpointError(f"{error}{self._raw_instead(loading)}") from error
         return Opened(model, self.spec, world, origin, loading, self.config.train.batch_size)
-
-    def open_together(self, loading: Loading) -> Opened:
-        """What `open` gives, of the checkpoint that the main process takes; all processes call this.
-
-        Without it each would take the latest by itself, and another one where a training goes on meanwhile. Raises as `open` does.
-        """
-        opened = self.open(loading)
-        number = opened.world.from_main(opened.origin["images"])
-        return opened if opened.origin["images"] == number else self.open(replace(loading, checkpoint=str(number)))
 
     def tensors(self, *, checkpoint: str = "latest", weights: str | None = None) -> dict[str, Tensor]:
         """The model's state by name, with the weights that `load` takes. Raises as `load` does."""
@@ -195,6 +193,15 @@ class StoredRun:
         load_weights(model, tensors)
         model.to(world.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
         return model, origin
+
+    def loaded_together(self, which: str, weights: str | None, world: World) -> tuple[Model, dict[str, str | int]]:
+        """What `loaded` gives, of the checkpoint that the main process takes; all processes call this.
+
+        Without it each would take the latest by itself, and another one where a training goes on meanwhile.
+        """
+        model, origin = self.loaded(which, weights, world)
+        number = world.from_main(origin["images"])
+        return (model, origin) if origin["images"] == number else self.loaded(str(number), weights, world)
 
     def _weights_file(self, weights: str | None, info: Mapping[str, Any], *, tracked: bool = True) -> tuple[str, float | None]:
         """The file of a checkpoint, of which `info` is the rest of its state.json, that holds the weights; of an average that is in none

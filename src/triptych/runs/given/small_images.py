@@ -54,7 +54,7 @@ class SmallImages:
 def _drawn(
     run: StoredRun, count: int, upsampler: Opened, *, seed: int, labels: Sequence[int | str] | None
 ) -> tuple[Load, np.ndarray | None, Any]:
-    base, origin = run.loaded("latest", None, upsampler.world)
+    base, origin = run.loaded_together("latest", None, upsampler.world)
     sampling, name, num_classes = require_sampler(base).sampling, str(run.directory), upsampler.model.num_classes
     own = label_list(base.num_classes, run.spec, count=count, given=None if base.num_classes is None else labels)
     request = Request(count, seed, own, sampling, upsampler.loading.precision, shown=shown_by(run.spec, upsampler.world, run.paths))
