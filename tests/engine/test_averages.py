@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from tests.engine.toys import Denoiser, make_loop, resumed, run, seeded, stop_after
 from triptych.core.ramp import Ramp
@@ -89,3 +90,16 @@ def test_a_model_with_averages_of_its_own_says_so():
 
     with pytest.raises(AssertionError, match="Half has to inherit from Averaged"):
         Average(seeded(Half), AverageConfig(rate=0.9))
+
+
+def test_a_tensor_of_two_names_has_its_own_values_again() -> None:
+    model = seeded(Denoiser)
+    model.network[2].bias = nn.Parameter(torch.zeros(3))
+    model.network.register_parameter("again", model.network[2].bias)
+    average = Average(model, AverageConfig(rate=0.9))
+    before = model.network[2].bias.detach().clone()
+    for tensor in average.tensors.values():
+        tensor.add_(1)
+    with average.applied():
+        assert not torch.equal(model.network[2].bias, before)
+    assert torch.equal(model.network[2].bias, before)

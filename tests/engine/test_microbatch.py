@@ -205,6 +205,13 @@ def test_stop_is_no_recovery(tmp_path):
     assert list_checkpoints(tmp_path / "run/checkpoints") == []
 
 
+def test_a_divided_model_is_not_told_of_what_it_cannot_do():
+    train = TrainConfig(total_images=8, batch_size=8, shard="full", out_of_memory="stop")
+    microbatch = Microbatch(hungry(room=4), train=train, world=World(0, 2, torch.device("cpu")))
+    with pytest.raises(ConfigError, match=r"train.microbatch: 4 images at once .*; lower it$"):
+        microbatch.halve("no memory")
+
+
 def test_another_error_is_no_want_of_memory(tmp_path):
     model = hungry(room=4, error=RuntimeError("shapes differ"))
     with pytest.raises(RuntimeError, match="^shapes differ$"):

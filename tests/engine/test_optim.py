@@ -271,6 +271,20 @@ def test_state_goes_to_a_contiguous_file_and_back(name, reached):
     assert all(torch.equal(own[key], other[key]) for key in own)
 
 
+@pytest.mark.parametrize("name", ["adamax", "adamax-glow"])
+def test_the_moments_of_a_single_number_are_where_it_is(name):
+    """On a GPU, for which the meta device stands here; the counter of steps stays with the CPU."""
+    gain = {"gain": nn.Parameter(torch.empty((), device="meta"))}
+    optimizer = make_optimizer(gain, OptimConfig(name=name), device=torch.device("meta"))
+    moments = {"gain/exp_avg": torch.ones(()), "gain/exp_inf": torch.ones(())}
+    load_optimizer_state(optimizer, gain, {"gain/step": torch.tensor(3.0), **moments})
+    assert {key: value.device.type for key, value in optimizer.state[gain["gain"]].items()} == {
+        "step": "cpu",
+        "exp_avg": "meta",
+        "exp_inf": "meta",
+    }
+
+
 def test_state_of_another_model_is_refused():
     own = parameters()
     optimizer = make_optimizer(own, OptimConfig(), device=CPU)

@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from tests.engine.toys import START, Denoiser, draw
+from triptych.core.batch import Batch
 from triptych.core.errors import ConfigError, RunError
-from triptych.engine.config import TrainConfig
+from triptych.core.model import LossTerms, Phase
+from triptych.core.rng import Rng
+from triptych.engine.config import OptimConfig, TrainConfig
+from triptych.engine.distributed import World
+from triptych.engine.microbatch import Attempts, Microbatch
 from triptych.engine.precision import LossScale, autocast, native_precision
+from triptych.engine.updater import Updater
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)])
 def test_matrices_are_multiplied_in_the_precision(precision: str, dtype: torch.dtype) -> None:
     with autocast(precision, device=torch.device("cpu")):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
+
+
+@pytest.mark.parametrize(("precision", "by_block", "kept"), [("bf16", False, True), ("bf16", True, False), ("float32", True, True)])
+def test_rounded_weights_of_divided_blocks_are_not_kept(precision: str, by_block: bool, kept: bool) -> None:
+    """They would be those of the whole network at the end of the forward pass."""
+    seen = list[bool]()
+
+    class Watched(Denoiser):
+        def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
+            seen.append(torch.is_autocast_cache_enabled())
+            return super().loss(phase, batch, rng)
+
+    model, world = Watched(), World(0, 1, torch.device("cpu"))
+    train, batch = TrainConfig(total_images=4, batch_size=4, precision=precision), next(draw(4, world=world)(0)).to("cpu")  # type: ignore[arg-type]
+    microbatch, attempts = Microbatch(model, train=train, world=world), Attempts(model, world)
+    updater = Updater(model, ("network",), train=train, optim=OptimConfig(), world=world, microbatch=microbatch, attempts=attempts)
+    updater._sharding = SimpleNamespace(by_block=by_block)  # type: ignore[assignment]
+    updater.try_passes(model.phases[0], batch, rng=Rng(0, ("step",), batch.index), size=4, progress=START)
+    assert seen == [kept]
 
 
 def test_an_unknown_precision_is_named() -> None:

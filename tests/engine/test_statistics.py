@@ -94,6 +94,18 @@ def make(root: Path, *, calibrated: bool = True, **settings: Any) -> tuple[Loop,
 # The estimate
 
 
+def test_the_estimate_is_over_all_processes_whatever_training_does() -> None:
+    synced = list[bool]()
+
+    class Watched(Normed):
+        def run_averaged(self, batch: Batch, rng: Rng) -> None:
+            synced.append(self.network[1].synced)
+            super().run_averaged(batch, rng)
+
+    estimate_statistics(seeded(Watched), batches, seed=0)
+    assert synced == [True] * BATCHES
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_statistics_are_plain_means_and_all_else_stays(training: bool) -> None:
     model = seeded(Normed).train(training)
@@ -106,7 +118,7 @@ def test_statistics_are_plain_means_and_all_else_stays(training: bool) -> None:
     assert_estimated(model.state_dict())
     changed = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
     assert changed == {f"network.1.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")}
-    assert (layer.momentum, other.momentum) == (0.3, 0.1)
+    assert (layer.momentum, other.momentum) == (0.3, 0.1) and not layer.synced
     assert model.training == layer.training == other.training == training
     assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
 

@@ -9,12 +9,18 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
 
 from tests.contract.shrink import light
 from tests.float64 import in_float64
+from triptych.core.batch import Batch
 from triptych.core.errors import ConfigError
-from triptych.engine.config import AverageConfig, PhaseOptimConfig
+from triptych.core.model import LossTerms, Model, Phase
+from triptych.core.rng import Rng
+from triptych.engine.config import AverageConfig, PhaseOptimConfig, TrainConfig
 from triptych.engine.distributed import open_world
+from triptych.engine.sharding import Sharding
 from triptych.engine.updater import Updater
 from triptych.recipes.config import RunConfig
 from triptych.runs import train
@@ -55,8 +61,47 @@ def go_on(folder: Path, total_images: int) -> None:
     train(settings(CHANGING, shard="full", total_images=total_images, keep_last=9), folder, device="cpu")
 
 
+class _Blocks(nn.Module):
+    """A network with layers in blocks, and in none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.blocks = nn.Linear(8, 8), nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class _ByBlock(Model):
+    phases, averaged, gathers = (Phase("fit", ("network",)),), ("network",), "blocks"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = _Blocks()
+
+    def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
+        return LossTerms(self.network(batch.images).sum(1))
+
+
+def keep_what_is_in_no_block() -> None:
+    """From the forward pass on to the backward pass all have the layers in no block, also when all weights were put together before."""
+    model = _ByBlock()
+    sharding = Sharding(model, TrainConfig(total_images=8, batch_size=4, shard="full"), open_world("cpu"))
+    for _ in range(2):
+        loss = model.network(torch.ones(2, 8)).sum()
+        assert not isinstance(model.network.first.weight, DTensor) and isinstance(model.network.blocks[0].weight, DTensor)
+        loss.backward()
+        assert isinstance(model.network.first.weight, DTensor)
+        with sharding.gathered(), torch.no_grad():
+            model.network(torch.ones(2, 8))
+
+
 def two(folder: Path) -> None:
     """What two processes do."""
+    keep_what_is_in_no_block()
     train_all(folder / "full-2", {"shard": "full", "microbatch": 2})
     go_on(folder / "changing", 2 * BATCH)
     for name, changes, said in (

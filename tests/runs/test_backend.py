@@ -44,6 +44,16 @@ def test_networks_are_compiled_where_it_pays(device, compile_, iterations, shard
     assert (model.network._compiled_call_impl is not None) == compiled == bool(said)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("slices", "compiled"), [(1, True), (2, False)])
+def test_iterations_are_counted_by_all_images_that_they_draw(slices, compiled, monkeypatch):
+    config = light("adm-digits").updated({"train": {"compile": "auto", "total_images": 5000 * BATCH}})
+    model = build(config, config.data.open().spec)
+    monkeypatch.setattr(type(model), "slices", slices)
+    prepare_backend(model, config, World(0, 1, torch.device("cuda")))
+    assert (model.network._compiled_call_impl is not None) == compiled
+
+
 @pytest.mark.parametrize("wish", [True, False])
 def test_sums_have_a_fixed_order_on_a_gpu_where_it_is_wished(wish):
     config = light("adm-digits").updated({"train": {"compile": "off", "deterministic": wish}})

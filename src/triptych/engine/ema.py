@@ -6,7 +6,7 @@ is applied: the average of quotients is not the quotient of averages.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -70,14 +70,15 @@ class Average:
     @torch.no_grad()
     def applied(self) -> Iterator[None]:
         """The context in which the model has the averaged weights. The tensors are exchanged, not copied, but where they are divided."""
-        self._exchange()
+        self._exchange(list(self.tensors))
         try:
             yield
         finally:
-            self._exchange()
+            self._exchange(list(reversed(self.tensors)))  # a tensor of two names has its own values again
 
-    def _exchange(self) -> None:
-        for name, average in self.tensors.items():
+    def _exchange(self, names: Sequence[str]) -> None:
+        for name in names:
+            average = self.tensors[name]
             live = self._live[name]
             if name in self._divided:  # FSDP keeps to its memory
                 kept = live.clone()

@@ -32,7 +32,8 @@ class Microbatch:
         self._model, self._train, self._processes = model, train, world.size
         self.group = model.group_size
         self.size = min(train.at_once(world.size), -(-train.batch_size // world.size))
-        self.halves = train.out_of_memory == "halve" and not model.couples_samples and not is_divided(train, world)
+        self._divided = is_divided(train, world)
+        self.halves = train.out_of_memory == "halve" and not model.couples_samples and not self._divided
         "Whether it becomes smaller where memory does not suffice."
 
     @property
@@ -59,7 +60,7 @@ class Microbatch:
             remedy = f"lower it{every} (triptych plan{option} measures what fits)" if batch is None else f"{batch} fit: lower it to that"
             return DoesNotFit("train.batch_size", f"got {self._train.batch_size}, but {what}, {coupled}; {remedy}")
         if self.size > self.group:
-            leave = "" if self._train.out_of_memory == "halve" else ", or leave that to train.out_of_memory halve"
+            leave = "" if self._divided or self._train.out_of_memory == "halve" else ", or leave that to train.out_of_memory halve"
             return DoesNotFit("train.microbatch", f"{what}; lower it{leave}")
         less = "lower data.image_size or the widths of the model, or take less memory for them: train.precision bf16, or activations that"
         return DoesNotFit("train.microbatch", f"{what}, and fewer there cannot be; {less} the model computes again")

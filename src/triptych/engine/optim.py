@@ -148,7 +148,7 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[s
     for name, state in by_parameter.items():
         parameter = parameters[name]
         for key, tensor in state.items():
-            if tensor.ndim == 0:
+            if key == "step":
                 device = parameter.device if optimizer.defaults.get("fused") else "cpu"
                 optimizer.state[parameter][key] = tensor.to(device)
                 continue

@@ -14,11 +14,14 @@ from triptych.engine.config import TrainConfig
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def autocast(precision: str, *, device: torch.device) -> AbstractContextManager:
-    """The context in which losses and samplers run the networks; raises ConfigError for a precision that there is not."""
+def autocast(precision: str, *, device: torch.device, keeps_weights: bool = True) -> AbstractContextManager:
+    """The context in which losses and samplers run the networks; raises ConfigError for a precision that there is not.
+
+    `keeps_weights`: the weights that it has rounded are kept until its end, for those that are used several times.
+    """
     if precision != "float32" and precision not in _DTYPES:
         raise ConfigError("precision", f"got {precision!r}, expected one of {', '.join(('float32', *_DTYPES))}")
-    return nullcontext() if precision == "float32" else torch.autocast(device.type, dtype=_DTYPES[precision])
+    return nullcontext() if precision == "float32" else torch.autocast(device.type, dtype=_DTYPES[precision], cache_enabled=keeps_weights)
 
 
 def native_precision(device: torch.device) -> Literal["bf16", "float32"]:

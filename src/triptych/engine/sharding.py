@@ -174,6 +174,8 @@ class Sharding:
     def _hold(self, whole: bool) -> None:
         for network in self._networks:
             network.set_reshard_after_forward(not whole)
+            if self.by_block:
+                network.set_reshard_after_forward(False, recurse=False)  # what is in no block: the backward pass begins with it
             network.set_reshard_after_backward(not whole)
             network.set_requires_gradient_sync(not whole)
 

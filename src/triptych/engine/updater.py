@@ -141,12 +141,13 @@ class Updater:
         """Adds the gradients of the batch, `size` samples at a time. `alone`: without summing them over the processes."""
         passes = Passes(StepRecord(phase.name, progress.images_seen + progress.iteration_images))
         overlapping = None if alone else self._overlapping
-        averaging = overlapping is not None or (self._sharding is not None and self._sharding.by_block)
+        by_block = self._sharding is not None and self._sharding.by_block
+        averaging = overlapping is not None or by_block
         factor = self.scale.scale * (self._world.size if averaging else 1) / total  # DDP and FSDP divide by the number of processes
         for start in range(0, len(batch), size):
             samples = slice(start, min(start + size, len(batch)))
             with nullcontext() if overlapping is None or samples.stop == len(batch) else overlapping.no_sync():
-                with autocast(self._train.precision, device=self._world.device):
+                with autocast(self._train.precision, device=self._world.device, keeps_weights=not by_block):
                     terms = (overlapping or self._networks)(phase, batch[samples], rng[samples])
                 (terms.loss.sum() * factor).backward()
             passes.record.terms.add(terms)

@@ -264,7 +264,7 @@ def prepare_backend(model: Model, config: RunConfig, world: World) -> list[str]:
         torch.use_deterministic_algorithms(config.train.deterministic)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         torch.backends.cudnn.deterministic = config.train.deterministic
-    wish, iterations = config.train.compile, config.train.total_images / config.train.batch_size
+    wish, iterations = config.train.compile, config.train.total_images / (config.train.batch_size * model.slices)
     long = world.device.type == "cuda" and not is_divided(config.train, world) and iterations >= _COMPILED_ITERATIONS
     if wish == "on" or (wish == "auto" and long):
         if model.retains_graph:
