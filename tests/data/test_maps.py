@@ -113,6 +113,39 @@ def test_numbers_are_read_as_they_are():
     np.testing.assert_array_equal(number_map(buffer.getvalue()), numbers)
 
 
+def saved_as(values: np.ndarray, mode: str, *, kind: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(values, mode).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def test_points_are_numbers_in_grey_or_in_colour_and_nothing_else():
+    bytes_of = np.random.default_rng(0).integers(0, 256, (8, 16, 4)).astype(np.uint8)
+    points = bytes_of[..., :3].astype(np.int64) @ np.array([1, 256, 65536])
+    np.testing.assert_array_equal(number_map(encoded(bytes_of[..., :3]), wide=True), points)
+    grey = np.repeat(bytes_of[..., :1], 3, axis=-1)
+    np.testing.assert_array_equal(number_map(encoded(grey), wide=True), bytes_of[..., 0].astype(np.int64) * 65793)
+    for values in (bytes_of[..., 0], bytes_of[..., 0].astype(np.uint16) * 257):
+        np.testing.assert_array_equal(number_map(as_map(values), wide=True), values)
+    far = (points + 1_900_000_000).astype(np.int32)
+    np.testing.assert_array_equal(number_map(saved_as(far, "I", kind="TIFF"), wide=True), far)
+    np.testing.assert_array_equal(number_map(saved_as(bytes_of[..., :2].copy(), "LA"), wide=True), bytes_of[..., 0])
+    opaque = bytes_of.copy()
+    opaque[..., 3] = 255
+    np.testing.assert_array_equal(number_map(saved_as(opaque, "RGBA"), wide=True), points)
+    clear = np.concatenate((grey, bytes_of[..., 3:]), axis=-1)
+    for data, kind in (
+        (as_map(bytes_of[..., 0], palette=True), "a palette (P)"),
+        (saved_as(clear, "RGBA"), "transparency (RGBA)"),
+        (saved_as(far.astype(np.float32), "F", kind="TIFF"), "fractions (F)"),
+        (saved_as(bytes_of, "CMYK", kind="TIFF"), "a picture in colour (CMYK)"),
+    ):
+        with pytest.raises(ValueError) as refused:
+            number_map(data, wide=True)
+        forms = "save their numbers in grey (8 or 16 bits) or in RGB without alpha, as a PNG"
+        assert str(refused.value) == f"{kind} as a map of points: {forms}"
+
+
 @pytest.mark.parametrize("bits", [1, 2, 4])
 def test_numbers_of_few_bits_are_not_spread(bits):
     numbers = np.random.default_rng(0).integers(0, 2**bits, (5, 16))

@@ -183,6 +183,77 @@ def test_flow_of_a_pattern_that_moved(move: tuple[float, float]) -> None:
     assert confidence(target, source, found).mean() > 0.9
 
 
+def around(image: Tensor, y: int, x: int, reach: int) -> Tensor:
+    """The pixels (c, n, n) around a place; beyond the border its pixels go on."""
+    rows = [min(max(row, 0), image.shape[1] - 1) for row in range(y - reach, y + reach + 1)]
+    columns = [min(max(column, 0), image.shape[2] - 1) for column in range(x - reach, x + reach + 1)]
+    return image[:, rows][:, :, columns]
+
+
+def gaussian(deviation: float) -> tuple[Tensor, int]:
+    """Weights (n, n) to three deviations, and their reach."""
+    reach = round(3 * deviation)
+    taps = torch.tensor([math.exp(-((k / deviation) ** 2) / 2) for k in range(-reach, reach + 1)], dtype=torch.float64)
+    weights = taps[:, None] * taps
+    return weights / weights.sum(), reach
+
+
+def at_size(image: Tensor, height: int, width: int) -> Tensor:
+    """An image (c, h, w) looked up where the pixels of another size lie."""
+    down, across = image.shape[1] / height, image.shape[2] / width
+    found = [[looked_up(image, (j + 0.5) * across - 0.5, (i + 0.5) * down - 0.5) for j in range(width)] for i in range(height)]
+    return torch.stack([torch.stack(row) for row in found]).movedim(-1, 0)
+
+
+def halved_by_loop(image: Tensor) -> Tensor:
+    weights, reach = gaussian(1.0)
+    blurred = torch.empty_like(image)
+    for y, x in itertools.product(range(image.shape[1]), range(image.shape[2])):
+        blurred[:, y, x] = (around(image, y, x, reach) * weights).sum((1, 2))
+    return at_size(blurred, image.shape[1] // 2, image.shape[2] // 2)
+
+
+def step_by_loop(target: Tensor, source: Tensor, flow: Tensor) -> Tensor:
+    """The flow (2, h, w) after a step of least squares."""
+    (_, height, width), (weights, reach), moved = target.shape, gaussian(3.0), torch.empty_like(target)
+    places = list(itertools.product(range(height), range(width)))
+    counted = torch.zeros(height, width, dtype=torch.float64)
+    for y, x in places:
+        to_x, to_y = x + float(flow[0, y, x]), y + float(flow[1, y, x])
+        moved[:, y, x] = looked_up(source, to_x, to_y)
+        counted[y, x] = float(0 <= to_x <= width - 1 and 0 <= to_y <= height - 1)
+    mean, products = (target + moved) / 2, torch.empty(5, height, width, dtype=torch.float64)
+    for y, x in places:
+        near = around(mean, y, x, 1)
+        across, down, off = (near[:, 1, 2] - near[:, 1, 0]) / 2, (near[:, 2, 1] - near[:, 0, 1]) / 2, (target - moved)[:, y, x]
+        pairs = ((across, across), (across, down), (down, down), (across, off), (down, off))
+        products[:, y, x] = torch.stack([one @ other for one, other in pairs]) * counted[y, x]
+    after = flow.clone()
+    for y, x in places:
+        xx, xy, yy, xt, yt = (around(products, y, x, reach) * weights).sum((1, 2)).tolist()
+        system = torch.tensor([[xx + 1e-3, xy], [xy, yy + 1e-3]], dtype=torch.float64)
+        after[:, y, x] += torch.linalg.solve(system, torch.tensor([xt, yt], dtype=torch.float64)).clamp(-1, 1)
+    return after
+
+
+def test_flow_against_a_loop() -> None:
+    """A pattern that moves, before it a square that moves otherwise: sums, steps, sizes and medians that are not the method's show."""
+    y, x = torch.meshgrid(torch.arange(32.0, dtype=torch.float64), torch.arange(37.0, dtype=torch.float64), indexing="ij")
+    target, source = waves(x, y), waves(x - 2.6, y + 1.2)
+    target[:, 8:18, 9:20], source[:, 10:20, 6:17] = 0.5 * drawn(3, 10, 11), 0.5 * drawn(3, 10, 11)
+    levels = [(target, source), (halved_by_loop(target), halved_by_loop(source))]  # the second one is shorter than 32
+    flow = torch.zeros(2, 16, 18, dtype=torch.float64)
+    for here, there in reversed(levels):
+        height, width = here.shape[1:]
+        sizes = torch.tensor([width / flow.shape[2], height / flow.shape[1]], dtype=torch.float64)[:, None, None]
+        flow = at_size(flow, height, width) * sizes
+        for _ in range(3):
+            flow = step_by_loop(here, there, flow)
+        medians = [[around(flow, i, j, 2).flatten(1).median(1).values for j in range(width)] for i in range(height)]
+        flow = torch.stack([torch.stack(row) for row in medians]).movedim(-1, 0)
+    assert (lucas_kanade(target[None], source[None])[0] - flow).abs().max() < 1e-9
+
+
 def test_each_pair_by_itself_and_no_flow_between_equal_images() -> None:
     y, x = torch.meshgrid(torch.arange(20.0), torch.arange(33.0), indexing="ij")
     images = torch.stack([waves(x, y), waves(x + 1, y), waves(x, y + 0.5)]).double()

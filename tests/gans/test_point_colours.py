@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from triptych.gans.point_colours import guidance_loss, no_colours, seen_colours, with_colours
+from triptych.gans.point_colours import guidance_loss, no_colours, no_numbers, places_of, seen_colours, with_colours, with_numbers
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -47,6 +47,27 @@ def test_a_point_keeps_its_first_colour() -> None:
     table = with_colours(no_colours(1, like=image), torch.tensor([[[-1, 0]]]), image + 0.25)
     table = with_colours(table, torch.tensor([[[0, 0]]]), image + 0.5)
     assert seen_colours(table, torch.tensor([[[0, -1]]]))[0, :, 0].T.tolist() == [[0.25, 0.25, 0.25, 1.0], [-1.0, -1.0, -1.0, 0.0]]
+
+
+@pytest.mark.parametrize("far", [1, 10**12])
+def test_rows_for_the_points_that_were_seen_alone(far: int) -> None:
+    """Whatever their numbers are: guidance is that of a table with a row for each number, to the bit."""
+    points, images = clip()
+    points = points.clamp(max=POINTS - 1)
+    spread = torch.where(points >= 0, points * far + 7, points)
+    every = no_colours(POINTS, like=images[:, 0])
+    table, numbers = no_colours(1, like=images[:, 0]), no_numbers(like=points[:, 0])
+    for t in range(FRAMES):
+        assert torch.equal(seen_colours(table, places_of(spread[:, t], numbers)), seen_colours(every, points[:, t]))
+        every = with_colours(every, points[:, t], images[:, t])
+        before = table.clone(), numbers.clone()
+        grown = with_numbers(table, numbers, spread[:, t], images[:, t])
+        assert torch.equal(table, before[0]) and torch.equal(numbers, before[1]), "what was carried so far stays as it was"
+        table, numbers = grown
+        shown = spread[:, : t + 1]
+        assert numbers.tolist() == [-1, *sorted(set(shown[shown >= 0].tolist()))] and table.shape == (2, len(numbers), 4)
+    nowhere, new = torch.full((2, 1, 1), -1), torch.full((2, 1, 1), POINTS * far + 8)
+    assert not seen_colours(table, places_of(torch.cat((nowhere, nowhere - 3, new), dim=2), numbers))[:, 3].any()
 
 
 def test_the_loss_is_a_mean_over_known_pixels() -> None:

@@ -16,7 +16,15 @@ from triptych.gans.crops import CropConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.flow import cost_volume, warped
 from triptych.gans.video_discriminators import VideoDiscriminator, VideoDiscriminatorConfig
-from triptych.gans.video_networks import EmbeddingConfig, FlowNetwork, FlowNetworkConfig, Vid2VidGenerator, Vid2VidGeneratorConfig
+from triptych.gans.video_networks import (
+    EmbeddingConfig,
+    FlowNetwork,
+    FlowNetworkConfig,
+    Vid2VidGenerator,
+    Vid2VidGeneratorConfig,
+    WCVid2VidGenerator,
+    WCVid2VidGeneratorConfig,
+)
 
 STREET = Vid2VidGeneratorConfig()
 DANCING = replace(STREET, label_input=False, flow=FlowNetworkConfig(num_downsamples=3, multiplier=20.0))
@@ -78,7 +86,9 @@ TINY = replace(STREET.shrunk(), weight_norm="none")
 
 def tiny(config: Vid2VidGeneratorConfig = TINY) -> Vid2VidGenerator:
     torch.manual_seed(0)
-    network = Vid2VidGenerator(config, label_channels=3, image_size=(16, 24)).double()
+    sizes = {"label_channels": 3, "image_size": (16, 24)}
+    network = WCVid2VidGenerator(config, **sizes) if isinstance(config, WCVid2VidGeneratorConfig) else Vid2VidGenerator(config, **sizes)
+    network.double()
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -92,7 +102,13 @@ def clip(frames: int) -> tuple[Tensor, Tensor]:
 
 
 class ByHand(Parts):
-    """A frame of the tiny generator written out by the names of its weights."""
+    """A frame of the tiny generator written out by the names of its weights.
+
+    `combined`: so many sizes see what was warped; `guidance` is the map after that of them all.
+    """
+
+    combined = 1
+    guidance: Tensor | None = None
 
     def flow(self, labels: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
         name, sums = "flow_network_temp", []
@@ -120,8 +136,10 @@ class ByHand(Parts):
         if past.shape[1] == 2:
             flow, mask = self.flow(torch.cat((past_labels.flatten(1, 2), label), 1), past.flatten(1, 2))
             moved = self.embedded("img_prev_embedding", torch.cat((warped(past[:, -1], flow), mask), 1), skips=True)
-        x = up(self.block("up_1", x, now[1:2]))
-        x = self.block("up_0", x, [now[0]] + ([moved[0]] if moved else []))
+        for level in (1, 0):
+            seen = [moved[level] if moved else None, self.guidance] if level < self.combined else []
+            x = self.block(f"up_{level}", x, [now[level], *seen])
+            x = up(x) if level else x
         return torch.tanh(self.conv("conv_img", F.leaky_relu(x, 0.2))), flow, mask
 
 
@@ -138,6 +156,23 @@ def test_a_frame_is_the_same_by_hand(frames: int, blend: bool) -> None:
         torch.testing.assert_close(found.flow, flow, rtol=0, atol=1e-10)
         torch.testing.assert_close(found.mask, mask, rtol=0, atol=1e-10)
         torch.testing.assert_close(found.warped, warped(images[:, -2], flow), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3])
+def test_guidance_reaches_all_sizes_that_are_combined(frames: int) -> None:
+    config = replace(WCVid2VidGeneratorConfig().shrunk(), weight_norm="none", combined=2)
+    network, (labels, images) = tiny(config), clip(frames)
+    known = clip(1)[0][:, 0, :1]
+    guidance = torch.cat((torch.where(known > 0, clip(4)[1][:, -1], -1), known), dim=1)
+    found = network(labels[:, -1], labels[:, :-1], images[:, :-1], guidance)
+    by_hand = ByHand(network.state_dict())
+    by_hand.combined, by_hand.guidance = 2, guidance
+    image, *_ = by_hand.frame(labels[:, -1], labels[:, :-1], images[:, :-1])
+    torch.testing.assert_close(found.image, image, rtol=0, atol=1e-10)
+    found.image.sum().backward()
+    guided = {name: weight.grad for name, weight in network.named_parameters() if ".mlps.2." in name and name.startswith("up_")}
+    assert {name.split(".")[0] for name in guided} == {"up_0", "up_1"}
+    assert all(gradient is not None and gradient.abs().max() > 0 for gradient in guided.values())
 
 
 def test_a_constant_first_map_and_frames_that_are_too_many() -> None:

@@ -123,7 +123,7 @@ def test_the_guidance_term_has_its_weight() -> None:
 
 
 def test_held_out_clips_and_translations_are_guided_too() -> None:
-    """By tables that grow with the numbers of the points, frame by frame."""
+    """By tables that grow with the points that were shown, frame by frame."""
     model, clip = built().eval(), clips()
     made, _ = frames_by_hand(model, clip)
     for found, expected in zip(model._clip(clip.inputs, FRAMES), made, strict=True):
@@ -135,6 +135,19 @@ def test_held_out_clips_and_translations_are_guided_too() -> None:
     with pytest.raises(ConfigError, match="points: missing"):
         maps = {"labels": clip.inputs["labels"][:, 1]}
         model.next_frame(maps, [{"labels": clip.inputs["labels"][:, 0]}], made[0][:, None], settings=model.translation)
+
+
+def test_numbers_of_points_say_only_which_are_the_same() -> None:
+    """Of a frame the memory has a row for each point that was shown: numbers of any size take no more, and give the same bits."""
+    model, clip = built().eval(), clips()
+    points = clip.inputs["points"]
+    spread = torch.where(points >= 0, (POINT_COUNT - points) * 10**12, points)
+    images, far = list(model._clip(clip.inputs, FRAMES)), {**clip.inputs, "points": spread}
+    assert all(torch.equal(*pair) for pair in zip(images, model._clip(far, FRAMES), strict=True))
+    memory: Mapping[str, Tensor] = {}
+    for t in range(FRAMES):
+        memory = model.remembered({"points": spread[:, t], **memory}, images[t])
+    assert sum(values.numel() for values in memory.values()) <= (POINT_COUNT + 1) * (2 * 4 + 1)
 
 
 def test_clips_that_begin_without_a_known_point_are_made() -> None:

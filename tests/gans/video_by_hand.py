@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,15 +22,20 @@ class Parts:
     def norm(self, name: str, x: Tensor) -> Tensor:
         return F.instance_norm(x, weight=self.state[f"{name}.layers.norm.weight"], bias=self.state[f"{name}.layers.norm.bias"])
 
-    def spade(self, name: str, x: Tensor, maps: list[Tensor]) -> Tensor:
+    def spade(self, name: str, x: Tensor, maps: Sequence[Tensor | None]) -> Tensor:
         out = F.instance_norm(x)
         for n, seen in enumerate(maps):
-            small = F.interpolate(seen, size=x.shape[2:], mode="nearest")
-            gamma, beta = self.conv(f"{name}.layers.norm.mlps.{n}.0", small).chunk(2, dim=1)
+            if seen is None:
+                continue
+            small, mlp = F.interpolate(seen, size=x.shape[2:], mode="nearest"), f"{name}.layers.norm.mlps.{n}"
+            if f"{mlp}.1.layers.conv.bias" in self.state:
+                gamma, beta = self.conv(f"{mlp}.1", F.relu(self.conv(f"{mlp}.0", small))).chunk(2, dim=1)
+            else:
+                gamma, beta = self.conv(f"{mlp}.0", small).chunk(2, dim=1)
             out = out * (1 + gamma) + beta
         return out
 
-    def block(self, name: str, x: Tensor, maps: list[Tensor]) -> Tensor:
+    def block(self, name: str, x: Tensor, maps: Sequence[Tensor | None]) -> Tensor:
         y = x
         for part in ("conv_block_0", "conv_block_1"):
             y = self.conv(f"{name}.{part}", F.leaky_relu(self.spade(f"{name}.{part}", y, maps), 0.2))

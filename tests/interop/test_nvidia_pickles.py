@@ -292,7 +292,7 @@ def test_other_files(tmp_path: Path) -> None:
     for zipped in (True, False):
         torch.save({"a": torch.ones(2)}, tmp_path / "x.pt", _use_new_zipfile_serialization=zipped)
         said = refusal((tmp_path / "x.pt").read_bytes(), tmp_path)
-        assert said == "is a file of torch.save, and no pickle of networks: give NVIDIA's own file (.pkl)"
+        assert said == "is a file of torch.save, and no pickle of NVIDIA's networks: give NVIDIA's own file (.pkl)"
     for content in (b"version https://git-lfs.github.com/spec/v1\n", b"<!DOCTYPE html>", b"\x93NUMPY"):
         assert refusal(content, tmp_path) == "is no pickle: give NVIDIA's own file (.pkl)"
     assert "is damaged" in refusal(b"", tmp_path)

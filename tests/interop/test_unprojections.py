@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from triptych.cli.main import main
 from triptych.core.errors import DataError
@@ -43,6 +44,8 @@ def test_the_command_writes_maps_that_clips_are_read_from(tmp_path: Path, capsys
     written = number_map((tmp_path / "out" / "a" / "2.png").read_bytes(), wide=True)
     assert np.array_equal(written, read_unprojection(tmp_path / "in" / "a" / "2.pkl", size=SIZE))
     assert len(list((tmp_path / "out").glob("*/*.png"))) == 3
+    one = ["data", "points", str(tmp_path / "in" / "b"), "--out", str(tmp_path / "one"), "--height", "3", "--width", "4"]
+    assert main(one) == 0 and capsys.readouterr().out.startswith("1 map of points of 4x3: ")
     assert main(["data", "points", str(tmp_path / "out"), "--out", str(tmp_path / "more")]) == 2
     assert "holds no unprojection files" in capsys.readouterr().err
     command = ["data", "points", str(tmp_path / "in"), "--height", "3", "--width", "4", "--out"]
@@ -73,9 +76,29 @@ class _Evil:
 
 def test_what_is_refused_is_not_run(tmp_path: Path) -> None:
     evil = pickled(tmp_path / "evil.pkl", {"w4xh3": _Evil(tmp_path / "made")})
-    with pytest.raises(DataError, match=r"evil\.pkl names posix\.mkdir.*nothing of it was run"):
+    with pytest.raises(DataError, match=r"evil\.pkl names posix\.mkdir, which no unprojection file needs: nothing of it was run$"):
         read_unprojection(evil, size=SIZE)
     assert not (tmp_path / "made").exists()
+    torch.save({"w4xh3": [0, 0, 1]}, tmp_path / "torch.pkl")
+    torch.save({"w4xh3": [0, 0, 1]}, tmp_path / "old.pkl", _use_new_zipfile_serialization=False)
+    of_torch, instead = "is a file of torch.save, and no unprojection file", "give those that imaginaire reads (.pkl)"
+    for name, written, said in (
+        ("torch", None, f"{of_torch}: {instead}"),
+        ("old", None, f"{of_torch}: {instead}"),
+        ("text", b"<html>", f"is no pickle: {instead}"),
+        ("cut", evil.read_bytes()[:-1], "names posix.mkdir, which no unprojection file needs: nothing of it was run"),
+        ("short", pickle.dumps({"w4xh3": TABLE})[:-1], "is damaged or cut off, or no unprojection file"),
+        ("empty", b"", "is damaged or cut off, or no unprojection file"),
+        ("broken", b"\x80\x04s.", "is damaged or cut off, or no unprojection file"),
+        ("outside", b"\x80\x04K\x01Q.", "refers to values outside of it, which no unprojection file does"),
+        ("memory", b"\x80\x05\x97.", "has the instruction NEXT_BUFFER, which no unprojection file needs: nothing of it was run"),
+        ("graph", b"cdnnlib.tflib.network\nNetwork\n.", "names dnnlib.tflib.network.Network, which no unprojection file needs: nothing"),
+    ):
+        if written is not None:
+            (tmp_path / f"{name}.pkl").write_bytes(written)
+        with pytest.raises(DataError) as refused:
+            read_unprojection(tmp_path / f"{name}.pkl", size=SIZE)
+        assert str(refused.value).startswith(f"{tmp_path / name}.pkl {said}") and "NVIDIA" not in str(refused.value)
     for content, words in (
         ([1, 2, 3], "no unprojection file"),
         ({"w2xh1": []}, "has no table w4xh3, but w2xh1"),

@@ -179,6 +179,14 @@ def test_the_command(folders: tuple[Path, Path, Path], capsys: pytest.CaptureFix
     assert lines[-1].startswith("3 clips, 9 frames of 32x32; the true flow where colours agree")
     assert main(["evaluate", str(folders[0]), *given, "warping-error,kid"]) == 2
     assert 'unknown metric "kid" of clips' in capsys.readouterr().err
+    for folder, said in (
+        (folders[0].parent / "flows", 'flows: no such folder (--true-flow); did you mean "flow"?'),
+        (folders[0] / "no" / "flow", "no/flow: no such folder (--true-flow)"),
+        (folders[0], "made: has no file a/10.npy (nor 5 more); add it, or leave --true-flow out"),
+    ):
+        assert main(["evaluate", str(folders[0]), *given, "warping-error", "--true-flow", str(folder)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"triptych: error: {folder}: ") and line.endswith(said)
 
 
 def test_what_does_not_fit_is_said(folders: tuple[Path, Path, Path], tmp_path: Path) -> None:

@@ -342,6 +342,17 @@ def test_a_place_that_cannot_be_made_is_one_line_for_all_processes(flow: Run, tm
     assert isinstance(said[0], DataError)
 
 
+def test_what_was_made_is_kept_where_something_was_begun(tmp_path: Path) -> None:
+    alone = distributed.World(0, 1, torch.device("cpu"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError) as before, writing(tmp_path / "file" / "out", world=alone, kept="made"):
+        raise AssertionError
+    assert str(before.value) == f"cannot write {tmp_path / 'file' / 'out'}: Not a directory"
+    goes_on = "No space left on device .*; what was made is kept, and the same command goes on$"
+    with pytest.raises(DataError, match=goes_on), writing(tmp_path / "out", world=alone, kept="made"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def test_the_best_checkpoint_is_known_though_the_newest_is_damaged(flow: Run, tmp_path: Path) -> None:
     shutil.copytree(flow.directory, tmp_path / "run")
     (number,) = flow.checkpoints()

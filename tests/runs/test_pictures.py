@@ -236,7 +236,12 @@ def test_images_of_several_sizes_name_two_files_and_the_flag(tmp_path: Path) -> 
 
 
 def test_too_few_images(tmp_path: Path) -> None:
-    assert refusal(tmp_path).startswith(f"{tmp_path}: holds no images (AVIF, ")
+    said = refusal(tmp_path)
+    assert said.startswith(f"{tmp_path}: holds no images (AVIF, ") and said.endswith("are looked for, in sub-folders too)")
+    (tmp_path / "walks").mkdir()
+    (tmp_path / "walks" / "a.mp4").write_bytes(b"")
+    instead = "of videos the frames are measured: give a folder with a sub-folder of them for each"
+    assert refusal(tmp_path).endswith(f"are looked for, in sub-folders too); {instead}")
     write_folder(tmp_path, ["a.png"])
     one = "holds 1 image, but a set has at least 2"
     assert refusal(tmp_path) == f"{tmp_path}: {one}"

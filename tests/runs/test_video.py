@@ -21,6 +21,7 @@ from tests.data.pictures import encoded, picture
 from tests.data.videos import write_video
 from tests.processes import forked
 from tests.runs.translators import opened
+from triptych.cli.main import main
 from triptych.core.batch import ClipLength
 from triptych.core.errors import ConfigError, DataError, Stopped
 from triptych.data.clips import ClipDataConfig
@@ -37,6 +38,7 @@ from triptych.runs.clip_scoring import score_clips
 from triptych.runs.clip_videos import VideoSettings
 from triptych.runs.clip_videos import write_video as write_frames
 from triptych.runs.image_folder import Folder
+from triptych.runs.model_images import ImageRequest, maker_of
 
 SIDE, CLASSES = 16, 3
 CPU = {"device": "cpu"}
@@ -258,6 +260,16 @@ def test_a_long_clip_takes_the_memory_of_a_few_frames(run: Run, tmp_path: Path, 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_commands_speak_of_frames_and_of_clips(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    maps = write_maps(tmp_path / "in", {"a": 2}) / "labels"
+    for out, more, said in (("a.mp4", [], "2 frames in"), ("b", ["--video", "mp4"], "2 frames in"), ("c", [], "2 images in")):
+        assert main(["translate", str(run.directory), str(maps), "--out", str(tmp_path / out), *more, "--device", "cpu"]) == 0
+        assert capsys.readouterr().out == f"{said} {tmp_path / out}\n"
+    instead = r"of clips there are warping-error, sharpness, fvd and, beside one of these, psnr, ssim, ms-ssim, lpips$"
+    with pytest.raises(ConfigError, match=f"Vid2Vid makes clips, which are not measured as single images: {instead}"):
+        maker_of(run, ImageRequest())
 
 
 def test_two_clips_do_not_become_one_video(run: Run, tmp_path: Path) -> None:

@@ -50,4 +50,4 @@ def main(arguments: Sequence[str]) -> int:
     check_apart(out, source)
     with named_as_flags(options), progress_bar("writing") as progress:
         save_frames(out, names, lambda name: point_map(source / f"{name}{ENDING}", size=size), progress=progress)
-    return finished(f"{len(names):,} maps of points of {options.width}x{options.height}: {options.out}")
+    return finished(f"{len(names):,} map{'' if len(names) == 1 else 's'} of points of {options.width}x{options.height}: {options.out}")

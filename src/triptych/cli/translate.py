@@ -90,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
     require_images(inputs)
 
     from triptych import runs
-    from triptych.runs.clip_videos import VideoSettings
+    from triptych.runs.clip_videos import VIDEOS, VideoSettings
 
     run = runs.open_run(directory)
     options, settings = configure(directory, flags, translation=run.translation)
@@ -119,7 +119,8 @@ def main(arguments: Sequence[str]) -> int:
             **options.keywords(),
         )
     count = len(made.names) * options.style_count
-    return finished(f"{count} image{'' if count == 1 else 's'} in {out}")
+    what = "frame" if options.video is not None or out.suffix in VIDEOS else "image"
+    return finished(f"{count} {what}{'' if count == 1 else 's'} in {out}")
 
 
 def split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:

@@ -111,7 +111,7 @@ def _silent_tiff(image: Image.Image) -> Iterator[None]:
 def number_map(data: bytes, *, wide: bool = False) -> np.ndarray:
     """The numbers of the pixels of an encoded map, upright: int64 (h, w). Of a palette it is the place, not the colour.
 
-    `wide`: colours are numbers of 24 bits, red + 256 green + 65536 blue, and no picture.
+    `wide`: a map of points, of which colours are numbers of 24 bits, red + 256 green + 65536 blue; none with a palette.
     Raises ValueError for a picture that is no map, and whatever Pillow raises when the file cannot be read.
     """
     with open_image(data) as image:
@@ -153,8 +153,8 @@ def levels_of(data: bytes, *modes: str) -> np.ndarray:
 
 def _numbers(image: Image.Image, *, wide: bool) -> np.ndarray:
     values = np.asarray(image)
-    if wide and image.mode == "RGB":
-        return values.astype(np.int64) @ np.array([1, 2**8, 2**16])
+    if wide:
+        return _wide_numbers(values, image.mode)
     if image.mode in ("1", "L", "P", "I") or image.mode.startswith("I;16"):
         return values.astype(np.int64)
     if image.mode in ("LA", "PA"):
@@ -163,6 +163,20 @@ def _numbers(image: Image.Image, *, wide: bool) -> np.ndarray:
         return values[..., 0].astype(np.int64)
     kind = "fractions" if image.mode == "F" else "a picture in colour"
     raise ValueError(f"{kind} ({image.mode}) as a map: save one number for each pixel, as a PNG in grey or with a palette")
+
+
+def _wide_numbers(values: np.ndarray, mode: str) -> np.ndarray:
+    """Those of pixels of 24 bits in colour, or in grey. Not of a palette: its places are few, and programs number them as they like."""
+    if mode == "RGBA" and (values[..., 3] == 255).all():
+        values, mode = values[..., :3], "RGB"
+    if mode == "RGB":
+        return values.astype(np.int64) @ np.array([1, 2**8, 2**16])
+    if mode in ("1", "L", "I") or mode.startswith("I;16"):
+        return values.astype(np.int64)
+    if mode == "LA":
+        return values[..., 0].astype(np.int64)
+    kind = {"F": "fractions", "P": "a palette", "PA": "a palette", "RGBA": "transparency"}.get(mode, "a picture in colour")
+    raise ValueError(f"{kind} ({mode}) as a map of points: save their numbers in grey (8 or 16 bits) or in RGB without alpha, as a PNG")
 
 
 def header_size(data: bytes) -> Size:

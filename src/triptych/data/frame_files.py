@@ -27,13 +27,16 @@ _FARTHEST = 10_000  # pixels
 class FlowFiles:
     """The true flow of frames, in files of NumPy."""
 
-    def __init__(self, place: Path, keys: Sequence[str], *, clips: Sequence[np.ndarray], folder: str) -> None:
-        """Raises DataError where one is missing; the first frame of a clip has no frame before it, and needs none."""
+    def __init__(self, place: Path, keys: Sequence[str], *, clips: Sequence[np.ndarray], folder: str, setting: str = "data.flow") -> None:
+        """Raises DataError where one is missing; the first frame of a clip has no frame before it, and needs none.
+
+        `setting`: what names the folder, of the data or on the command line (--true-flow).
+        """
         self.name, self._place, self._keys = folder, place, keys
-        _require_folder(place, "data.flow")
+        _require_folder(place, setting)
         self._firsts = {int(clip[0]) for clip in clips}
         needed = (key for k, key in enumerate(keys) if k not in self._firsts)
-        _require_files(place, needed, ".npy", there=lambda key: (place / f"{key}.npy").is_file(), remedy="leave data.flow out")
+        _require_files(place, needed, ".npy", there=lambda key: (place / f"{key}.npy").is_file(), remedy=f"leave {setting} out")
 
     def read(self, k: int, cut: Cut, size: Size, crop: np.ndarray | None) -> np.ndarray:
         """The flow of frame k, cut as its image of this width and height: float32 (2, h, w), in pixels of the cut one. Raises DataError."""
@@ -94,7 +97,9 @@ def frame_of(name: Path) -> str:
 
 def _require_folder(place: Path, setting: str) -> None:
     if not place.is_dir():
-        raise DataError(f"{place.parent}: holds no folder {place.name} ({setting}){nearest(place.name, listed(place.parent))}")
+        inside = setting.startswith("data.")  # else it may be anywhere
+        missing = f"{place.parent}: holds no folder {place.name}" if inside else f"{place}: no such folder"
+        raise DataError(f"{missing} ({setting}){nearest(place.name, listed(place.parent) if place.parent.is_dir() else ())}")
 
 
 def _require_files(place: Path, keys: Iterable[str], ending: str, *, there: Callable[[str], bool], remedy: str) -> None:

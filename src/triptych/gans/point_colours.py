@@ -2,7 +2,7 @@
 
 "World-Consistent Video-to-Video Synthesis", Mallya et al. 2020, https://arxiv.org/abs/2007.08509. A table (b, n, c + 1) has for each of
 n points its colour and whether that is known, 1 or 0. A map of points (b, h, w) has the number of the point that each pixel shows; -1
-where none is known.
+where none is known. Numbers are places in the table, or any: then the sorted distinct numbers (n,) of its rows go with the table.
 """
 
 from __future__ import annotations
@@ -45,6 +45,33 @@ def seen_colours(table: Float[Tensor, "b n c1"], points: Int[Tensor, "b h w"]) -
     known = inside[..., None] & (found[..., -1:] > 0)
     colours = torch.where(known, found[..., :-1], -1)
     return torch.cat((colours, known.to(table.dtype)), dim=-1).movedim(1, 2).unflatten(2, points.shape[1:])
+
+
+def no_numbers(*, like: Int[Tensor, "b h w"]) -> Int[Tensor, " n"]:
+    """The numbers that go with a table before the first of such maps: -1 alone, whose row never has a colour."""
+    return like.new_full((1,), -1)
+
+
+def with_numbers(
+    table: Float[Tensor, "b n c1"], numbers: Int[Tensor, " n"], points: Int[Tensor, "b h w"], image: Float[Tensor, "b c h w"]
+) -> tuple[Float[Tensor, "b m c1"], Int[Tensor, " m"]]:
+    """The table and its numbers with the points that an image is the first to show; as `with_colours` of numbers that are places.
+
+    There is a row for each point that any of the maps has shown, whatever its number.
+    """
+    shown, places = torch.unique(points.clamp(min=-1), return_inverse=True)
+    seen = torch.unique(torch.cat((numbers, shown)))
+    rows = table.new_zeros(len(table), len(seen), table.shape[2])
+    rows[:, torch.searchsorted(seen, numbers)] = table
+    of_shown = torch.searchsorted(seen, shown)
+    rows[:, of_shown] = with_colours(rows[:, of_shown], torch.where(points >= 0, places, -1), image)
+    return rows, seen
+
+
+def places_of(points: Int[Tensor, "b h w"], numbers: Int[Tensor, " n"]) -> Int[Tensor, "b h w"]:
+    """The rows of the points in the table of these numbers, of no point that of -1; -1 of those that it does not have."""
+    places = torch.searchsorted(numbers, points.contiguous()).clamp(max=len(numbers) - 1)
+    return torch.where(numbers[places] == points, places, -1)
 
 
 def guidance_loss(image: Float[Tensor, "b c h w"], guidance: Float[Tensor, "b c1 h w"]) -> Float[Tensor, " b"]:

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -22,12 +21,13 @@ from triptych.core.batch import Batch, DataSpec
 from triptych.core.config import config
 from triptych.core.errors import ConfigError
 from triptych.gans.label_maps import LabelMaps
-from triptych.gans.point_colours import guidance_loss, no_colours, seen_colours, with_colours
+from triptych.gans.point_colours import guidance_loss, no_colours, no_numbers, places_of, seen_colours, with_colours, with_numbers
 from triptych.gans.vid2vid import Vid2Vid, Vid2VidConfig
 from triptych.gans.video_networks import Frame, Vid2VidGenerator, WCVid2VidGenerator, WCVid2VidGeneratorConfig
 
 _COLOURS = "/colours"
-"""Name of the table of colours among the inputs of a frame."""
+_NUMBERS = "/numbers"
+"""Names of the table of colours among the inputs of a frame and, outside of training, of the numbers of its points."""
 
 
 @config
@@ -79,19 +79,21 @@ class WCVid2Vid(Vid2Vid):
     def remembered(self, inputs: Mapping[str, Tensor], image: Float[Tensor, "b c h w"]) -> dict[str, Tensor]:
         """The colours of the points that were shown so far."""
         points, table = inputs[self.points_name], inputs.get(_COLOURS)
-        if table is None:
-            table = no_colours(0, like=image)
-        if not self.training:  # else there is room for all points of the clip; a row is there also where none is known yet
-            rows = max(1, int(points.max()) + 1, table.shape[1])
-            table = F.pad(table, (0, 0, 0, rows - table.shape[1]))
-        return {_COLOURS: with_colours(table, points, image)}
+        table = no_colours(0 if self.training else 1, like=image) if table is None else table
+        if self.training:  # there is room for all points of the clip, which are numbered from 0 on
+            return {_COLOURS: with_colours(table, points, image)}
+        table, numbers = with_numbers(table, inputs.get(_NUMBERS, no_numbers(like=points)), points, image)
+        return {_COLOURS: table, _NUMBERS: numbers}
 
     def guidance(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The colours of the points that the frame shows."""
         points = inputs.get(self.points_name)
         if points is None:
             raise ConfigError(self.points_name, "missing, expected whole numbers of shape (b, h, w)")
-        return {"guidance": seen_colours(inputs[_COLOURS], points)} if _COLOURS in inputs else {}
+        if _COLOURS not in inputs:
+            return {}
+        places = places_of(points, inputs[_NUMBERS]) if _NUMBERS in inputs else points
+        return {"guidance": seen_colours(inputs[_COLOURS], places)}
 
     def frame_terms(self, frame: Frame, moment: Batch) -> dict[str, Float[Tensor, " b"]]:
         """Those of the flow and, of a frame with a past, guidance."""

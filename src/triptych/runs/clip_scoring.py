@@ -121,7 +121,8 @@ class FolderClips(ClipSet):
                 )
             place = user_path(flow)
             flow_of = {"path": str(flow), "stamp": stamp(place)}
-            self._flow = FlowFiles(place, keys, clips=[np.array(clip) for clip in self._clips], folder=place.name)
+            clips_of_keys = [np.array(clip) for clip in self._clips]
+            self._flow = FlowFiles(place, keys, clips=clips_of_keys, folder=place.name, setting="--true-flow")
         self.identity = {"made": self._made.identity, "reference": self._real.identity, "flow": flow_of}
 
     def clip(self, number: int) -> Clip:

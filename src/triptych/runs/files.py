@@ -176,22 +176,22 @@ def writing(out: Path, *, world: World, kept: str | None = None) -> Iterator[Non
             place.mkdir(parents=True, exist_ok=True)
             lock = _locked(out, place)
         except OSError as error:  # as an error that reaches the other processes too, which wait for this one
-            raise failed(error) from error
+            raise failed(error, rest="") from error
         for folder in _swept(out):
             sweep(folder)
 
-    def failed(error: OSError) -> DataError:
-        goes_on = f"; what was {kept} is kept, and the same command goes on" if kept is not None else ""
-        return DataError(f"cannot write {out}: {explain(error)}{goes_on}")
+    goes_on = None if kept is None else f"what was {kept} is kept, and the same command goes on"
+
+    def failed(error: OSError, *, rest: str) -> DataError:
+        return DataError(f"cannot write {out}: {explain(error)}{rest}")
 
     try:
         world.on_main(begin)
         yield
     except KeyboardInterrupt:
-        rest = f"what was {kept} is kept, and the same command goes on" if kept is not None else "the same command begins again"
-        raise Stopped(f"interrupted; {rest}") from None
+        raise Stopped(f"interrupted; {goes_on or 'the same command begins again'}") from None
     except OSError as error:
-        raise failed(error) from error
+        raise failed(error, rest="" if goes_on is None else f"; {goes_on}") from error
     finally:
         if lock is not None:
             lock.release(remove=True)

@@ -30,6 +30,8 @@ from triptych.data.domains import UnpairedImages
 from triptych.data.images import Data, ImageSet
 from triptych.data.pairs import PairedDataConfig
 from triptych.data.skipping import Spread
+from triptych.evaluation.clip_metric import CLIP_METRICS
+from triptych.evaluation.pair_metric import PAIR_METRICS
 from triptych.runs.encoding import require_encoder
 from triptych.runs.given.data_images import contents, reopened, target_domain
 from triptych.runs.given.translation import HeldOut, InputsLike, open_styles
@@ -188,7 +190,11 @@ def maker_of(run: StoredRun, request: ImageRequest) -> Maker:
     if run.spec.undecoded:
         reason = f"makes latents of {run.spec.channels} channels, and was imported without their autoencoder"
         raise ConfigError("model", f"{run.directory} {reason}; import it again with --autoencoder RUN")
-    if run.spec.pictured.channels not in (1, 3) or run.spec.frames is not None:
+    if run.spec.frames is not None:
+        of_frames = ", ".join(name for name, metric in PAIR_METRICS.items() if metric.needs == "truth")
+        instead = f"of clips there are {', '.join(CLIP_METRICS)} and, beside one of these, {of_frames}"
+        raise ConfigError("model", f"{type(model).__name__} makes clips, which are not measured as single images: {instead}")
+    if run.spec.pictured.channels not in (1, 3):
         raise ConfigError("model", f"{type(model).__name__} makes no single grey or RGB images, and others are not measured")
     for protocol, maker in _MAKERS:
         if isinstance(model, protocol):

@@ -13,11 +13,13 @@ import numpy as np
 
 from triptych.core.errors import CheckpointError, DataError
 from triptych.data.files import walked
-from triptych.interop.nvidia.pickles import read_pickle
+from triptych.interop.nvidia.pickles import Expected, read_pickle
 
 ENDING = ".pkl"
 MOST_POINTS = 2**24 - 1
 """Numbers that a map of points can have beside 0, which is none."""
+
+_EXPECTED = Expected("unprojection file", "those that imaginaire reads (.pkl)")
 
 
 def unprojection_files(source: Path) -> list[str]:
@@ -43,9 +45,9 @@ def read_unprojection(path: Path, *, size: tuple[int, int]) -> np.ndarray:
     """
     height, width = size
     try:
-        tables = read_pickle(path)
+        tables = read_pickle(path, expected=_EXPECTED)
     except CheckpointError as error:
-        raise DataError(f"{error}; expected an unprojection file") from error
+        raise DataError(str(error)) from error
     name = f"w{width}xh{height}"
     if not isinstance(tables, dict) or not all(isinstance(key, str) for key in tables):
         raise DataError(f"{path}: no unprojection file; expected lists of rows, columns and points, by sizes as {name}")

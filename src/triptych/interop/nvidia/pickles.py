@@ -32,8 +32,6 @@ _MOST_INSTRUCTIONS = 4_000_000  # EDM2's largest network takes some 100,000
 _TORCH_FILE, _ZIP_FILE = 0x1950A86A20F9469CFC6C, b"PK\x03\x04"
 _MOST_NAME, _MOST_SAID = 200, 120  # characters of a class's name, and of a name in a message
 _MOST_AXES = 16
-_DAMAGED = "is damaged or cut off, or no pickle of NVIDIA's networks"
-_OF_TORCH = "is a file of torch.save, and no pickle of networks: give NVIDIA's own file (.pkl)"
 
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 _STORAGES = {
@@ -62,8 +60,28 @@ class Record:
     "Its attributes by name, where it has any."
 
 
+@dataclass(frozen=True)
+class Expected:
+    """What a file should be, for messages."""
+
+    kind: str
+    file: str
+    "What to give in its place."
+
+    @property
+    def damaged(self) -> str:
+        return f"is damaged or cut off, or no {self.kind}"
+
+    @property
+    def of_torch(self) -> str:
+        return f"is a file of torch.save, and no {self.kind}: give {self.file}"
+
+
+NETWORKS = Expected("pickle of NVIDIA's networks", "NVIDIA's own file (.pkl)")
+
+
 class Unreadable(Exception):
-    """A pickle cannot be read; the message says why, in one line."""
+    """A pickle cannot be read; the message says why, in one line. Without one it is damaged."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +93,8 @@ class _Name:
     "What stands for calling it; None: it becomes a Record."
 
 
-def read_pickle(path: str | Path) -> Any:
-    """What a pickle of NVIDIA's holds: numbers, text, lists, tuples, dictionaries, tensors, and a `Record` for each object.
+def read_pickle(path: str | Path, *, expected: Expected = NETWORKS) -> Any:
+    """What a pickle, by default of NVIDIA's, holds: numbers, text, lists, tuples, dictionaries, tensors, and a `Record` for each object.
 
     Nothing in the file is imported, called or run, and the tensors take twice its length at most. Raises CheckpointError, with the
     file's name, for a file that is missing, damaged, no pickle, or that names anything else than such networks need, with that name.
@@ -84,8 +102,8 @@ def read_pickle(path: str | Path) -> Any:
     path = Path(path)
     try:
         with open(open_regular(path), "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            _check_kind(content)
-            value = _Machine(_Globals(len(content))).run(content)
+            _check_kind(content, expected)
+            value = _Machine(_Globals(len(content), expected), expected).run(content)
     except FileNotFoundError:
         raise CheckpointError(f"there is no file {path}") from None
     except IsADirectoryError:
@@ -93,20 +111,20 @@ def read_pickle(path: str | Path) -> Any:
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {explain(error)}") from error
     except Unreadable as error:
-        raise CheckpointError(f"{path} {error}") from None
+        raise CheckpointError(f"{path} {str(error) or expected.damaged}") from None
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, OverflowError) as error:
-        raise CheckpointError(f"{path} {_DAMAGED}") from error
+        raise CheckpointError(f"{path} {expected.damaged}") from error
     if type(value) is int and value == _TORCH_FILE:
-        raise CheckpointError(f"{path} {_OF_TORCH}")
+        raise CheckpointError(f"{path} {expected.of_torch}")
     return value
 
 
-def _check_kind(content: mmap.mmap) -> None:
+def _check_kind(content: mmap.mmap, expected: Expected) -> None:
     """Raises Unreadable for files of other kinds that are likely to be given by mistake."""
     if content[:4] == _ZIP_FILE:
-        raise Unreadable(_OF_TORCH)
+        raise Unreadable(expected.of_torch)
     if content[:1] not in (b"\x80", b"(", b"c"):
-        raise Unreadable("is no pickle: give NVIDIA's own file (.pkl)")
+        raise Unreadable(f"is no pickle: give {expected.file}")
 
 
 # The names that are allowed --------------------------------------------------------------------------------------------------
@@ -119,7 +137,8 @@ class _Globals:
     bytes made into tensors many times, or one list copied.
     """
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, length: int, expected: Expected) -> None:
+        self._expected = expected
         self._bytes_left = self._values_left = length
         self._calls: dict[str, Callable[..., Any]] = {
             "torch_utils.persistence._reconstruct_persistent_obj": _persistent,
@@ -143,9 +162,9 @@ class _Globals:
             return _DTYPES[name]
         if full in _INERT or (module.startswith(_INERT_MODULES) and len(full) <= _MOST_NAME):
             return _Name(full)
-        if full in _TENSORFLOW:
+        if full in _TENSORFLOW and self._expected is NETWORKS:
             raise Unreadable("is of the TensorFlow versions of StyleGAN; convert it with legacy.py of stylegan2-ada-pytorch first")
-        raise Unreadable(f"names {_said(full)}, which no pickle of NVIDIA's networks needs: nothing of it was run")
+        raise Unreadable(f"names {_said(full)}, which no {self._expected.kind} needs: nothing of it was run")
 
     def _dict(self, *arguments: Any) -> dict[Any, Any]:
         """The dictionary that a call of dict or OrderedDict makes: of none, or of one list of pairs."""
@@ -171,7 +190,7 @@ class _Globals:
         _check(isinstance(data, bytes))
         self._bytes_left -= len(data)
         _check(self._bytes_left >= 0, "has the same bytes made into tensors again and again")
-        dtype = _dtype_of_storage(data)
+        dtype = _dtype_of_storage(data, self._expected)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of an odd version of the pickle
             return torch.empty(0, dtype=dtype).set_(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True))
@@ -211,7 +230,7 @@ def _number(dtype: Any, data: Any) -> int | float | bool:
     return value.item()
 
 
-def _dtype_of_storage(data: bytes) -> torch.dtype:
+def _dtype_of_storage(data: bytes, expected: Expected) -> torch.dtype:
     """The dtype of the storage in a file of torch.save's older format. Raises Unreadable unless it is one storage with all its numbers."""
     stream = io.BytesIO(data)
     found: list[tuple[str, torch.dtype, int]] = []
@@ -227,7 +246,7 @@ def _dtype_of_storage(data: bytes) -> torch.dtype:
             raise Unreadable(f"names {_said(f'{module}.{name}')} in a tensor, which is no type of tensors: nothing of it was run")
         return Record(name, (_STORAGES[name],))
 
-    magic, _, _, value, keys = (_Machine(storages, persistent).run(stream) for _ in range(5))
+    magic, _, _, value, keys = (_Machine(storages, expected, persistent).run(stream) for _ in range(5))
     _check(magic == _TORCH_FILE and isinstance(value, Record) and value.name == "storage" and len(found) == 1)
     key, dtype, count = found[0]
     _check(keys == [key] and stream.tell() + 8 + count * dtype.itemsize == len(data), "has a tensor that is cut off")
@@ -243,8 +262,8 @@ _MARK = object()
 class _Machine:
     """Runs the instructions of a pickle that make values."""
 
-    def __init__(self, globals_: Callable[[str, str], Any], persistent: Callable[[Any], Any] | None = None) -> None:
-        self._globals, self._persistent = globals_, persistent
+    def __init__(self, globals_: Callable[[str, str], Any], expected: Expected, persistent: Callable[[Any], Any] | None = None) -> None:
+        self._globals, self._expected, self._persistent = globals_, expected, persistent
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
 
@@ -263,7 +282,7 @@ class _Machine:
             elif name in _INSTRUCTIONS:
                 _INSTRUCTIONS[name](self, argument)
             elif name not in ("PROTO", "FRAME"):
-                raise Unreadable(f"has the instruction {name}, which no pickle of NVIDIA's networks needs: nothing of it was run")
+                raise Unreadable(f"has the instruction {name}, which no {self._expected.kind} needs: nothing of it was run")
         raise Unreadable("is cut off")
 
     def _marked(self) -> list[Any]:
@@ -331,7 +350,7 @@ class _Machine:
 
     def _identity(self, argument: Any) -> None:
         if self._persistent is None:
-            raise Unreadable("refers to values outside of it, which no pickle of NVIDIA's networks does")
+            raise Unreadable(f"refers to values outside of it, which no {self._expected.kind} does")
         self._stack.append(self._persistent(self._stack.pop()))
 
 
@@ -379,7 +398,7 @@ def _key(key: Any) -> str | int:
     return key
 
 
-def _check(right: bool, what: str = _DAMAGED) -> None:
+def _check(right: bool, what: str = "") -> None:
     if not right:
         raise Unreadable(what)
 

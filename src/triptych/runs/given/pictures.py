@@ -27,7 +27,7 @@ from triptych.data.config import AS_STORED, DataConfig, Source
 from triptych.data.cut import Cut, TooSmall, Value
 from triptych.data.dataset_json import file_classes
 from triptych.data.decode import header_and_colours
-from triptych.data.files import KINDS, Files, Folder, is_image
+from triptych.data.files import KINDS, Files, Folder, is_image, walked
 from triptych.data.images import ImageSet
 from triptych.data.naming import LABELS, Classes, pairs_warning, parsed
 from triptych.data.patterns import exists
@@ -35,6 +35,7 @@ from triptych.data.source import FILES, open_files, open_pixels, recognised
 from triptych.data.stored import Stored, named, read
 from triptych.data.tfrecord import Records
 from triptych.data.transforms import Size
+from triptych.data.videos import is_video
 from triptych.runs.given.known import known
 
 _FULL_SIZE = 2**16  # more than the resolution of any TFRecord file, so that the largest is read
@@ -96,7 +97,9 @@ def open_pictures(
     cut = _asked(image_size, like)
     kind, items, classes, notes = _opened(place, side=_FULL_SIZE if cut is None else min(cut.height_and_width))
     if not len(items):
-        raise DataError(f"{place}: holds no images ({KINDS} are looked for, in sub-folders too)")
+        videos = place.is_dir() and any(is_video(entry.name) for _, _, entries in walked(place) for entry in entries)
+        instead = "; of videos the frames are measured: give a folder with a sub-folder of them for each" if videos else ""
+        raise DataError(f"{place}: holds no images ({KINDS} are looked for, in sub-folders too){instead}")
     if len(items) < least:
         raise DataError(f"{place}: holds {len(items)} image{'' if len(items) == 1 else 's'}, but a set has at least {least}")
     larger = "lower --image-size" if like is None else "give larger ones, or another --image-size"
