@@ -1,4 +1,4 @@
-# `make demo` and `make test` need Python 3.11 or newer and nothing else: each first makes .venv when it is missing or out of date.
+# `make demo` and `make test` need make, Python 3.11 or newer with venv, and the internet: each first makes .venv when it is missing or out of date.
 # Another interpreter: make test PYTHON=python3.12
 
 PYTHON ?= python3

@@ -36,8 +36,27 @@ def test_every_dependency_of_the_set_up_is_pinned() -> None:
 
 
 def test_changelog_names_the_version_or_what_is_unreleased() -> None:
-    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
-    assert "## [Unreleased]" in changelog or f"## [{triptych.__version__}]" in changelog
+    """A version under development has entries that are unreleased; a released one has a section, and so have those before it."""
+    sections = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text("utf-8"), flags=re.MULTILINE)
+    version, developed, _ = triptych.__version__.partition(".dev")
+    assert sections[0] == ("Unreleased" if developed else version)
+    released = [tuple(map(int, section.split("."))) for section in sections if section != "Unreleased"]
+    assert released == sorted(released, reverse=True)
+    assert not developed or tuple(map(int, version.split("."))) > released[0]
+    assert {folder.name for folder in (ROOT / "tests/earlier").glob("[0-9]*")} <= set(sections)
+
+
+def test_what_the_package_says_of_itself_is_in_it() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert "Typing :: Typed" in project["classifiers"] and (ROOT / "src/triptych/py.typed").is_file()
+    licences = {ROOT / name for name in project["license-files"]}
+    assert all(path.is_file() for path in licences)
+    others = [path.with_suffix(".txt") for path in (ROOT / "src").rglob("assets/*.npz")]
+    assert len(others) > 1 and licences == {ROOT / "LICENSE", *others}, "each file of others comes with the text of its licence"
+    said = {"MIT": "MIT License", "BSD-2-Clause": "BSD 2-Clause licence", "CC-BY-4.0": "CC BY 4.0"}
+    assert set(project["license"].split(" AND ")) == set(said)
+    for text in said.values():
+        assert sum(text in path.read_text("utf-8") for path in licences) == 1
 
 
 def test_ci_runs_check_and_test() -> None:

@@ -1,3 +1,3 @@
 """Triptych trains, samples and evaluates image generators: normalizing flows, GANs and diffusion models."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

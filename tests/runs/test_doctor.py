@@ -341,12 +341,27 @@ def test_the_command(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture
     assert "fit: these images can be trained on\n" in capsys.readouterr().out
 
 
+def test_the_command_of_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write_pairs(tmp_path / "pairs")
+    write(root / "labels" / "drive" / "2.png", as_map(np.full((16, 24), 255)))
+    command = ["data", "doctor", str(root), "--maps", "labels", "--num-classes", "2", "--workers", "0"]
+    assert main(command) == 1
+    said = capsys.readouterr().out
+    assert "set --dont-care or --blank" in said and "holds 255; 0 to 1 expected" in said
+    for flag in ("--dont-care", "--blank"):
+        assert main([*command, flag]) == 0, "what a training takes with that setting"
+        assert "fit: these images can be trained on" in capsys.readouterr().out
+    assert main([*command, "--dont-care", "--blank"]) == 2
+    assert "error: --blank: got True, expected one of it and --dont-care" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--page", "a.png"], "--page: got 'a.png', expected a name that ends with .html"),
         (["--against", "none"], "none: does not exist (--against)"),
         (["--num-classes", "3"], "--num-classes: got 3, expected nothing unless --maps"),
+        (["--blank"], "--blank: got True, expected nothing unless --maps"),
         (["--out", "a.json", "--quarantine", "a.json"], "--out, --page and --quarantine name the same file"),
         (["--skip", "none.json"], "none.json: cannot be read (No such file"),
         (["--maps", "labels"], "--num-classes: got nothing, expected the number of classes"),

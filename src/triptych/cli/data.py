@@ -51,7 +51,8 @@ USAGE = """usage: triptych data doctor IMAGES [--image-size N] [--against OTHERS
   draw     draw key points of faces (68 each) and of people (OpenPose), .json, as images for data.conditions of pairs and clips
   person   take all people but one out of maps of people, by maps that say who is where
 
-IMAGES is a folder, .zip, .tar, .npz or .npy, an LMDB, or a folder of MNIST's, CIFAR-10's or openai/glow's files.
+IMAGES is whatever --data.path may be: a folder, .zip, .tar, .parquet, .npz or .npy, an LMDB, a pattern in quotation marks
+("x-{000..009}.tar"), or a folder of MNIST's, CIFAR-10's or openai/glow's files.
 
   triptych data VERB --help    list all options of a verb
 

@@ -65,7 +65,9 @@ class DoctorOptions(Config):
     num_classes: tuple[int, ...] = ()
     "Of pairs: the number of classes of each folder of maps."
     dont_care: bool = False
-    "Of pairs: other numbers in a map are ignored."
+    "Of pairs: other numbers in a map are ignored, as data.dont_care says it."
+    blank: bool = False
+    "Of pairs: other numbers in a map are no class, as data.blank says it."
     instances: str | None = None
     "Of pairs: the folder of instance maps."
     conditions: tuple[str, ...] = ()
@@ -82,8 +84,9 @@ class DoctorOptions(Config):
         self.require(self.workers is None or 0 <= self.workers <= 1024, "workers", "0 to 1024")
         self.require(self.source not in ("digits", "latents"), "source", "a source of images that lie at a path")
         if not self.are_pairs:
-            for name in ("num_classes", "dont_care", "width"):
+            for name in ("num_classes", "dont_care", "blank", "width"):
                 self.require(not getattr(self, name), name, "nothing unless --maps, --instances or --conditions say that these are pairs")
+        self.require(not (self.blank and self.dont_care), "blank", "one of it and --dont-care")
 
     @property
     def are_pairs(self) -> bool:
