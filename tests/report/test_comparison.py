@@ -11,6 +11,7 @@ import pytest
 
 from tests.report.html_pages import read_page
 from tests.report.made_runs import LINES, evaluated, made_run
+from triptych.cli.compare import USAGE
 from triptych.cli.main import main
 from triptych.report.comparison import comparison_page, short_names
 from triptych.report.intervals import interval_chart
@@ -81,7 +82,7 @@ def test_runs_without_anything_are_compared_too(tmp_path: Path) -> None:
     text = read_page(comparison_page(roots)).text
     for said in (
         "No run has figures yet",
-        "No figure was measured twice",
+        "No figure was measured twice: ",
         "No run was looked at for copies",
         "No run has lines of metrics",
     ):
@@ -172,6 +173,99 @@ def test_the_place_of_the_page_may_come_first_and_other_files_stay(tmp_path: Pat
     mine.write_text("<title>mine</title>")
     assert main(["compare", a, b, "--out", str(mine)]) == 2 and mine.read_text() == "<title>mine</title>"
     assert f"cannot write {mine}: it is there, and no such command made it" in capsys.readouterr().err
+
+
+def cell(page: str, words: str) -> str:
+    """The opening tag of the cell that begins with these words."""
+    (found,) = re.findall(rf"(<td[^>]*>)\s*{re.escape(words)}", page)
+    return found
+
+
+def test_the_best_figure_of_a_row_is_bold(tmp_path: Path) -> None:
+    roots = [made_run(tmp_path / name) for name in ("a", "b", "c")]
+    for k, root in enumerate(roots):
+        alone = {"sfid": {"value": 70.5}} if k == 0 else {}
+        figures = {
+            "fid": {"value": 10.5 + k},
+            "recall": {"value": 0.25 + k / 8},
+            "near-equal": {"value": 20.5 + k},
+            "is": {"value": 30.5},
+            **alone,
+        }
+        evaluated(root, "x", figures)
+    page = comparison_page(roots)
+    for value in (10.5, 0.5):
+        assert cell(page, f'<data value="{value}">') == '<td class="best">'
+    for value in (11.5, 12.5, 0.25, 0.375, 20.5, 22.5, 70.5):
+        assert cell(page, f'<data value="{value}">') == "<td>", "not the best, alone, or of no known order"
+    assert page.count('<td class="best">') == 2, "none of figures that are equal"
+
+
+def test_a_row_says_how_it_was_measured(tmp_path: Path) -> None:
+    roots = [made_run(tmp_path / name) for name in ("a", "b")]
+    for root in roots:
+        how = {"count": 2_048, "reference": {"split": "train"}, "reference_count": 10_000, "reference_name": "x", "network": "lenet"}
+        evaluated(root, "x", {"fid": {"value": 1.0}}, **how)
+        evaluated(root, "y", {"kid": {"value": 1.0}}, count=64, reference_count=128, reference_name="/data/photos")
+        evaluated(root, "z", {"bits-per-dim": {"value": 1.0}}, images=90, data={"split": "validation"})
+        evaluated(root, "w", {"ssim": {"value": 1.0}})
+    text = re.sub(r"\s+", " ", read_page(comparison_page(roots)).text)
+    for said in ("fid2,048 against 10,000 of train, lenet ", "kid64 against 128 of photos ", "bits-per-dim90 of validation ", "ssim "):
+        assert f" {said}" in text, said
+
+
+def test_evaluations_in_training_stand_on_one_chart_with_bands(tmp_path: Path) -> None:
+    roots = []
+    for k, name in enumerate(("a", "b", "c")):
+        figures = [{"images": 100 * n, "time": n, "evaluation/kid": n / 8 + k, "evaluation/kid_error": 0.01} for n in (1, 2)] if k else []
+        roots.append(made_run(tmp_path / name, lines=[*LINES, *figures], changes={"train": {"evaluate_count": 100 * max(k, 1)}}))
+    place = roots[2] / "checkpoints/000000100"
+    place.mkdir(parents=True)
+    (place / "state.json").write_text(json.dumps({"best": {"score": 2.125, "images": 100, "by": "kid (x)"}}))
+    page = comparison_page(roots)
+    (card,) = [card for card in page.split("<article") if "<h3>Evaluation: kid" in card]
+    assert card.count('class="band"') == 2 * 2 and card.count('class="ring"') == 2 and "kid_error" not in page
+    assert re.findall(r'<li class="(c\d)">', card) == ["c1", "c2"], "each keeps its colour"
+    said = "Not all were measured alike: train.evaluate_count (100 / 200). Not there in a."
+    assert said in card and "ring: the best checkpoint, 2.125 at 100 images" in card
+    assert page.index("Evaluation: kid") < page.index("Loss (denoise)")
+    (held_out,) = [card for card in page.split("<article") if "<h3>Loss on held-out images" in card]
+    assert "band" not in held_out or held_out.count('class="band"') == 6
+
+
+def test_the_ninth_run_has_hollow_marks(tmp_path: Path) -> None:
+    roots = [made_run(tmp_path / f"{k}", lines=(), log="", grids=()) for k in range(9)]
+    for root in roots:
+        evaluated(root, "x", {"fid": {"value": float(root.name)}})
+    page = comparison_page(roots)
+    head = page.split("</h1>")[0]
+    assert head.count('<span class="c0"><i class="swatch">') == 1 == head.count('<span class="c0 dashed"><i class="swatch">')
+    assert page.count('<g class="c0 dashed"><path class="bar wide"') == 1, "its interval"
+
+
+def test_what_differs_between_protocols_is_counted_where_it_is_too_much(tmp_path: Path) -> None:
+    roots = [made_run(tmp_path / name) for name in ("a", "b")]
+    for root in roots:
+        ways = {f"way{n}": root.name for n in range(20)}
+        evaluated(root, "x", {"fid": {"value": 1.0}}, **ways, reference_count=100 + len(root.name) + ord(root.name))
+    text = read_page(comparison_page(roots)).text
+    assert "ways, which cannot be compared: reference_count (198 / 199), way0 (a / b)" in text and "way10 (a / b) and 9 more" in text
+
+
+def test_figures_that_differ_in_two_things_are_said_to(tmp_path: Path) -> None:
+    roots = [made_run(tmp_path / name) for name in ("a", "b")]
+    for k in (1, 2):
+        evaluated(roots[0], f"{k}", {"fid": {"value": 1.0}}, sampler={"steps": k}, weights={"images": k})
+    text = read_page(comparison_page(roots)).text
+    assert "No two measurements of a figure differ in one thing alone" in text and "No figure was measured twice" not in text
+
+
+def test_the_page_and_its_help_promise_what_there_is(tmp_path: Path) -> None:
+    page = re.sub(r"\s+", " ", read_page(comparison_page([made_run(tmp_path / name) for name in ("a", "b")])).text)
+    how_to = re.sub(r"\s+", " ", (Path(__file__).parents[2] / "docs/how-to/report.md").read_text("utf-8"))
+    wording = "It does not say whether two runs differ: they share the reference, and figures with the same seed the noise."
+    assert wording in page and wording in how_to and "may be chance" not in page + how_to
+    assert "calls and seconds" not in USAGE.replace("\n", " ") and "network calls" in USAGE and "network calls" in how_to
 
 
 def test_each_run_has_its_line_where_its_figures_differ_by_one_thing(runs: list[Path]) -> None:

@@ -56,6 +56,14 @@ def test_what_is_known_of_a_run(tmp_path: Path) -> None:
     assert listed(write_run(tmp_path / "b", recipe=None)).recipe == "Glow"
 
 
+def test_an_evaluation_in_training_is_no_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluation = {"images": 200, "time": 9.0, "evaluation/kid_error": 0.01, "evaluation/kid": 0.25, "evaluation/recall": 0.5}
+    run = listed(write_run(tmp_path / "a", lines=(*LINES, evaluation)))
+    assert run.figures == {"denoise/loss": 0.4, "validation/denoise/loss": 0.6, "evaluation/kid": 0.25}
+    assert main(["runs", str(tmp_path)]) == 0
+    assert "loss 0.4, validation 0.6, kid 0.25 " in capsys.readouterr().out
+
+
 def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
     padding = {f"denoise/term_{k}": 0.5 for k in range(60)}
     lines = tuple({"images": k, "denoise/loss": float(k), **padding} for k in range(1, 600))
@@ -117,7 +125,7 @@ def test_the_table_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     dated(Path("runs"))
     assert main(["runs"]) == 0
     heads, first, second, *_ = capsys.readouterr().out.splitlines()
-    assert heads.split() == ["run", "recipe", "images", "seen", "newest", "losses", "disk", "last", "written"]
+    assert heads.split() == ["run", "recipe", "images", "seen", "newest", "figures", "disk", "last", "written"]
     assert " ".join(first.split()).startswith("runs/my digits adm-digits 200 of 1,000 (20 %) loss 0.4, validation 0.6 4.")
     assert " ".join(second.split()).startswith("runs/new Glow 0 of 1,000 (0 %) none yet") and "2023-11-" in second
     assert main(["runs", "runs/my digits"]) == 0

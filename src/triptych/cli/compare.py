@@ -12,8 +12,9 @@ from triptych.core.errors import ConfigError
 
 USAGE = """usage: triptych compare RUN RUN ... --out FILE.html
 
-Writes one page about several runs, of any families: samples of the same noise side by side, figures with intervals, quality by network
-calls and seconds, copies, curves, cost, and the settings that differ. The page holds all that it shows, so it can be sent as it is.
+Writes one page about several runs, of any families: samples of the same noise side by side, figures with intervals, quality by steps,
+network calls, images seen and settings of the sampler, copies, curves, cost, and the settings that differ. The page holds all that it
+shows, so it can be sent as it is.
 
   --out FILE.html    where the page goes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,11 +40,12 @@ def main(arguments: Sequence[str]) -> int:
     options = configure(directory, arguments[1:])
 
     from triptych.report.run_report import write_report
-    from triptych.runs.files import check_place
+    from triptych.runs.files import check_page
 
-    out = Path(directory) / "report.html" if options.out is None else Path(options.out)
-    if out != Path(directory) / "report.html":
-        check_place(out)
+    own = Path(directory) / "report.html"
+    out = own if options.out is None else Path(options.out)
+    if (os.path.realpath(out.parent), out.name) != (os.path.realpath(own.parent), own.name):
+        check_page(out)
     show(f"report: {write_report(directory, out)}")
     return 0
 

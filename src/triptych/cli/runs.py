@@ -18,8 +18,8 @@ USAGE = """usage: triptych runs [DIR]
        triptych runs RUN
 
 Lists the runs in a folder (runs, unless another is named) and in the folders below it: the recipe, images seen of how many, the newest
-losses in training and on held-out images, what they take on the disk, and when they were last written. Of a single run it lists the
-checkpoints and the pictures."""
+losses in training and on held-out images, the first figure of the newest evaluation, what they take on the disk, and when they were last
+written. Of a single run it lists the checkpoints and the pictures."""
 
 _MOST_PICTURES = 12
 
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def table(listing: list[Listed], folder: Path) -> str:
     """The runs, a line for each."""
-    heads = ("run", "recipe", "images seen", "newest losses", "disk", "last written")
+    heads = ("run", "recipe", "images seen", "newest figures", "disk", "last written")
     rows = [
         (str(run.root), run.recipe, _images(run), run.fault or _figures(run), _size(run.size_bytes), _date(run.written)) for run in listing
     ]
@@ -89,7 +89,7 @@ def _images(run: Listed) -> str:
 
 
 def _figures(run: Listed) -> str:
-    """The losses, without the name of the phase: loss 0.031, validation 0.034."""
+    """The newest figures, without the name of the phase: loss 0.031, validation 0.034, kid 0.02."""
     parts = [
         f"{'validation' if name.startswith('validation/') else name.rpartition('/')[2]} {value:.4g}" for name, value in run.figures.items()
     ]

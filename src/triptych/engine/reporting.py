@@ -23,8 +23,10 @@ class Reporting:
 
     def write(self, images_seen: int, values: Mapping[str, float], phases: Sequence[Phase]) -> None:
         """Writes a line of metrics, and the most telling ones as text."""
-        measured = {"images_per_second": self.progress.images_per_second, "memory_bytes": memory_bytes()}
-        self.log.write(images_seen, {**values, **measured})
+        self.progress.update(images_seen)
+        speed = self.progress.images_per_second
+        measured = {"images_per_second": speed} if speed > 0 else {}  # of a start that has seen no images it is not known
+        self.log.write(images_seen, {**values, **measured, "memory_bytes": memory_bytes()})
         self.log.text(self.progress.measured(images_seen, headlines(values, phases)))
 
     def evaluated(self, images_seen: int, evaluated: Evaluated, *, prefix: str, seconds: float) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import explain
 from triptych.engine.run_directory import RunDirectory
-from triptych.report.chart import Chart, plain
+from triptych.report.chart import Chart, colour_class, plain
 from triptych.report.grids import Picture, Series, picture
 from triptych.report.intervals import IntervalChart, interval_chart
-from triptych.report.measured import Evaluation, Figure, comparable
+from triptych.report.measured import Evaluation, Figure, comparable, sign_of
 from triptych.report.page import render, write_page
-from triptych.report.panels import OTHERS, VALIDATION, Drawn, Other, Panel, charts
+from triptych.report.panels import ERROR, EVALUATION, OTHERS, STANDARD_ERROR, VALIDATION, Drawn, Other, Panel, charts, deciding
 from triptych.report.run_report import RunReader, by_protocol, spelled_hours
 from triptych.report.sweeps import sweeps
 
@@ -23,6 +23,11 @@ MOST_RUNS = 16
 _COPIES = ("copies", "authenticity")
 _NOT_THERE = "-"
 _GRIDS = ("train.sample_count", "train.seed", "data.image_size")
+_MEASURED_BY = ("train.evaluate_count", "train.evaluate_split", "train.evaluate_reference", "train.evaluate_features")
+"""Settings that evaluations in training have to have alike."""
+_TOLD_FIRST = ("count", "images", "clips", "network", "data.split", "reference.split", "reference_count", "reference_name")
+"""Of what differs between protocols."""
+_MOST_TOLD = 12
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Compared:
     @property
     def style(self) -> str:
         """The class of its colour."""
-        return f"c{self.place % 8}"
+        return colour_class(self.place)
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,26 @@ class FigureRow:
     def protocol(self) -> Mapping[str, str]:
         """What was alike in all of them."""
         return comparable(next(each.protocol for each in self.evaluations if each is not None))
+
+    @property
+    def how(self) -> str:
+        """How it was measured, in few words: of how many images, against what, in which network."""
+        way = self.protocol
+        count = next((way[name] for name in ("count", "images", "clips") if name in way), "")
+        real = way.get("reference.split") or way.get("reference_name", "").rpartition("/")[2]
+        against = " of ".join(filter(None, (way.get("reference_count"), real)))
+        of = " of ".join(filter(None, (count, way.get("data.split"))))
+        return ", ".join(filter(None, (" against ".join(filter(None, (of, against))), way.get("network"))))
+
+    @property
+    def best(self) -> frozenset[int]:
+        """The places of the best figures; none where it is not known what is better, or nothing differs."""
+        values = {place: figure.value for place, figure in enumerate(self.figures) if figure is not None and math.isfinite(figure.value)}
+        sign = sign_of(self.name)
+        if sign is None or len(set(values.values())) < 2:
+            return frozenset()
+        best = min(values.values(), key=lambda value: sign * value)
+        return frozenset(place for place, value in values.items() if value == best)
 
 
 @dataclass(frozen=True)
@@ -108,6 +133,7 @@ def comparison_page(roots: Sequence[Path]) -> str:
         protocol_notes=list(_protocol_notes(rows)),
         intervals=list(_intervals(runs, rows)),
         sweeps=sweeps({run.name: run.reader.evaluations for run in runs}),
+        repeated=any(_repeated(run.reader.evaluations) for run in runs),
         grids=[(run, _grids(run)) for run in runs],
         grid_notes=list(_grid_notes(runs)),
         charts=_charts(runs),
@@ -123,6 +149,12 @@ def _fault(run: Compared) -> Iterator[str]:
     """Why nothing is known of the run's settings."""
     if run.reader.facts is not None and run.reader.facts.fault is not None:
         yield run.reader.facts.fault
+
+
+def _repeated(found: Sequence[Evaluation]) -> bool:
+    """Whether a figure was measured more than once."""
+    names = [figure.name for each in found for figure in each.figures]
+    return len(set(names)) < len(names)
 
 
 def short_names(roots: Sequence[Path]) -> list[str]:
@@ -167,10 +199,11 @@ def _protocol_notes(rows: Sequence[FigureRow]) -> Iterator[str]:
             continue
         differing = [
             f"{key} ({' / '.join(dict.fromkeys(way.get(key, _NOT_THERE) for way in ways))})"
-            for key in dict.fromkeys(key for way in ways for key in way)
+            for key in dict.fromkeys((*_TOLD_FIRST, *(key for way in ways for key in way)))
             if len({way.get(key) for way in ways}) > 1
         ]
-        yield f"{name} was measured in {len(ways)} ways, which cannot be compared: {', '.join(differing[:8])}"
+        more = f" and {len(differing) - _MOST_TOLD} more" if len(differing) > _MOST_TOLD else ""
+        yield f"{name} was measured in {len(ways)} ways, which cannot be compared: {', '.join(differing[:_MOST_TOLD])}{more}"
 
 
 def protocols(runs: Sequence[Compared], rows: Sequence[FigureRow]) -> list[tuple[str, Evaluation]]:
@@ -252,28 +285,53 @@ def settings(runs: Sequence[Compared]) -> tuple[list[TextRow], list[TextRow]]:
 
 
 def _charts(runs: Sequence[Compared]) -> list[Chart]:
-    """A chart for each loss and each other number that the log of some run has; those that more runs have come first."""
+    """A chart for each figure, loss and other number that the log of some run has; of each kind those that more runs have come first."""
     names = dict.fromkeys(name for run in runs for name in run.reader.curves.by_name)
     having = {name: [run for run in runs if name in run.reader.curves.by_name] for name in names}
-    losses = [name for name in names if name.rpartition("/")[2] == "loss"]
-    others = [name for name in names if name.rpartition("/")[2] in OTHERS and not name.startswith(VALIDATION)]
+    figures = [name for name in names if name.startswith(EVALUATION) and not name.endswith(ERROR)]
+    trained = [name for name in names if not name.startswith(EVALUATION)]
+    losses = [name for name in trained if name.rpartition("/")[2] == "loss"]
+    others = [name for name in trained if name.rpartition("/")[2] in OTHERS and not name.startswith(VALIDATION)]
     return charts(
         _panel(name, runs, having[name])
-        for kind in (losses, others)
+        for kind in (figures, losses, others)
         for name in sorted(kind, key=lambda name: -len(having[name]))
     )  # fmt: skip
 
 
 def _panel(name: str, runs: Sequence[Compared], having: Sequence[Compared]) -> Panel:
+    panel = _evaluation(name, having) if name.startswith(EVALUATION) else _loss_or_other(name)
+    without = [run.name for run in runs if run not in having]
+    sentence = f"{panel.sentence} Not there in {', '.join(without)}." if without else panel.sentence
+    error = ERROR if name.startswith(EVALUATION) else STANDARD_ERROR
+    curves = []
+    for run in having:
+        own, best = run.reader.curves.by_name, run.reader.best
+        decided = best is not None and deciding(own, best) == name
+        curves.append(
+            Drawn(run.name, own[name], own.get(f"{name}{error}"), run.place, figure=name, best=best if decided else None),
+        )
+    return replace(panel, sentence=sentence, curves=curves)
+
+
+def _evaluation(name: str, having: Sequence[Compared]) -> Panel:
+    ways = {setting: " / ".join(dict.fromkeys(_values(run).get(setting, _NOT_THERE) for run in having)) for setting in _MEASURED_BY}
+    unlike = [f"{setting} ({values})" for setting, values in ways.items() if " / " in values]
+    sentence = "Measured on samples while the run was trained; bands are 95 % intervals."
+    return Panel(
+        f"Evaluation: {name.removeprefix(EVALUATION)}",
+        f"{sentence} Not all were measured alike: {', '.join(unlike)}." if unlike else sentence,
+        [],
+    )
+
+
+def _loss_or_other(name: str) -> Panel:
     phase, _, ending = name.rpartition("/")
     validated = phase.startswith(VALIDATION)
     loss = Other(f"Loss on held-out images ({phase.removeprefix(VALIDATION)})" if validated else f"Loss ({phase})", "Lower is better.")
     other = OTHERS.get(ending, loss)
     title = f"{other.title} ({phase})" if phase and ending in OTHERS else other.title
-    without = [run.name for run in runs if run not in having]
-    sentence = f"{other.sentence} Not there in {', '.join(without)}." if without else other.sentence
-    drawn = [Drawn(run.name, run.reader.curves.by_name[name], colour=run.place) for run in having]
-    return Panel(title, sentence, drawn, other.unit, other.scale, other.from_zero)
+    return Panel(title, other.sentence, [], other.unit, other.scale, other.from_zero)
 
 
 def _copied(runs: Sequence[Compared]) -> Iterator[tuple[Compared, Picture]]:

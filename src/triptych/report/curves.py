@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,11 @@ from triptych.report.growing import GrowingFile
 MOST_POINTS = 400
 """Of a curve; one that reaches it is thinned to half as many."""
 _MOST_CURVES = 300
+_RECENT = 1_024
+"""Lines at the end of each curve that stay known one by one, for a resume among them."""
 _MOST_COUNTED = 10**15  # images, and seconds
+SPEED = "images_per_second"
+"""Earlier versions wrote 0 where it was not known yet."""
 LARGEST = 1e100
 """A number from here on counts as infinite: axes could not hold it."""
 
@@ -41,6 +46,7 @@ class Curve:
     largest: float | None = None
     "Of all lines, also of those that points are means of."
     _waiting: list[Point] = field(default_factory=list)
+    _recent: deque[Point] = field(default_factory=lambda: deque(maxlen=_RECENT))
 
     def add(self, point: Point) -> None:
         """Takes the value of one more line."""
@@ -50,6 +56,7 @@ class Curve:
             return
         self.largest = point.value if self.largest is None else max(self.largest, point.value)
         self._waiting.append(point)
+        self._recent.append(point)
         if len(self._waiting) == self.lines_each:
             self.points.append(_mean(self._waiting))
             self._waiting = []
@@ -58,9 +65,23 @@ class Curve:
             self.lines_each *= 2
 
     def resumed(self, images: int) -> None:
-        """Forgets what came after so many images: the run went on from there."""
-        self.points = [point for point in self.points if point.images <= images]
-        self._waiting = [point for point in self._waiting if point.images <= images]
+        """Forgets what came after so many images: the run went on from there. Lines of a mean that still hold wait for new ones.
+
+        Where they lie too far back to be known one by one, their mean stands where the run went on.
+        """
+        lines, mean = len(self.points) * self.lines_each + len(self._waiting), None
+        while self.points and self.points[-1].images > images:
+            mean = self.points.pop()
+        open_lines = lines - len(self.points) * self.lines_each
+        known = open_lines <= len(self._recent)
+        newest = [self._recent.pop() for _ in range(open_lines if known else len(self._recent))][::-1]
+        if known or mean is None:
+            self._waiting = [point for point in (newest if known else self._waiting)[: self.lines_each] if point.images <= images]
+        else:
+            self._waiting = []
+            before = self.points[-1] if self.points else Point(0, 0.0, 0.0)
+            self.points += [_moved(mean, before, images)] if before.images < images else []
+        self._recent.extend(self._waiting)
         self.newest = next((point.value for point in reversed([*self.points, *self._waiting])), math.nan)
 
     def drawn(self) -> list[Point]:
@@ -71,6 +92,12 @@ class Curve:
 def _mean(points: list[Point]) -> Point:
     """One point for several that follow one another: it stands where the last of them does."""
     return points[-1]._replace(value=math.fsum(point.value for point in points) / len(points))
+
+
+def _moved(mean: Point, before: Point, images: int) -> Point:
+    """The mean where only so many images were seen, with the time between those of its neighbours."""
+    share = (images - before.images) / (mean.images - before.images)
+    return Point(images, before.seconds + share * (mean.seconds - before.seconds), mean.value)
 
 
 class Curves:
@@ -112,7 +139,7 @@ class Curves:
             return
         self.images_seen, self.seconds = images, seconds
         for name, value in values.items():
-            if name in ("images", "time"):
+            if name in ("images", "time") or (name == SPEED and not value):
                 continue
             curve = self.by_name.get(name)
             if curve is None:

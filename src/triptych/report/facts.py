@@ -23,6 +23,8 @@ _MOST_SETTINGS = 2_000
 _MOST_CLASSES = 12
 _DEEPEST = 16
 _ABSENT = "(not there)"
+_AUTO = ("train.precision",)
+"""Settings in whose place a training writes what it chose, where they are auto."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,9 @@ class Setting:
 
     @property
     def differs(self) -> bool:
-        """Whether it is another one than the recipe's."""
-        return self.recipe is not None and self.value != self.recipe
+        """Whether it is another one than the recipe's, and not what the recipe left to the training."""
+        left = self.name in _AUTO and self.recipe == "auto"
+        return self.recipe is not None and self.value != self.recipe and not left
 
 
 @dataclass(frozen=True)

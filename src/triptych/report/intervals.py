@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from triptych.report.chart import COLOURS, RIGHT, WIDTH, Scale, Tick, plain, round_values, ticks, widened
+from triptych.core.errors import printable
+from triptych.report.chart import LETTER, RIGHT, WIDTH, Scale, Tick, colour_class, plain, round_values, spaced, ticks, widened
 from triptych.report.measured import Figure
 
 _ROW = 44
+_BEGIN = 8
+"""Where names stand, as templates/parts.html has it."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,8 @@ class IntervalRow:
 
     style: str
     name: str
+    short: str
+    "The name, as much of it as there is room for beside the figure."
     text: str
     y: float
     at: float
@@ -46,6 +52,23 @@ def interval_chart(title: str, sentence: str, figures: Sequence[tuple[int, str, 
     for row, (place, name, figure) in enumerate(figures):
         first, last = figure.interval or (figure.value, figure.value)
         text = plain(figure.value) + ("" if figure.error is None else f" ± {plain(figure.error)}")
-        rows.append(IntervalRow(f"c{place % COLOURS}", name, text, 30 + _ROW * row, scale(figure.value), scale(first), scale(last)))
-    places = ticks(scale, round_values(scale.low, scale.high), plain)
+        room = int((WIDTH - RIGHT - _BEGIN) / LETTER) - len(text) - 2
+        ends = scale(figure.value), scale(first), scale(last)
+        rows.append(IntervalRow(colour_class(place), name, shortened(name, room), text, 30 + _ROW * row, *ends))
+    places = spaced(ticks(scale, round_values(scale.low, scale.high), plain))
     return IntervalChart(title, sentence, 30 + _ROW * len(rows), places, rows)
+
+
+def shortened(name: str, letters: int) -> str:
+    """The name in so many letters, both of its ends: names of runs often differ in the last ones. A wide letter counts twice."""
+    text = printable(name)
+    if _width(text) <= letters:
+        return text
+    first = last = ""
+    while _width(first) + _width(last) < letters - 2:
+        first, last = text[: len(first) + 1], text[len(text) - len(last) - 1 :]
+    return f"{first}…{last}"
+
+
+def _width(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)

@@ -17,6 +17,7 @@ from triptych.report.best import best_checkpoint
 
 _DEPTH = 3  # folders below the one that is given in which runs are looked for
 _TAIL_BYTES = 2**18
+_VALIDATION, _EVALUATION = "validation/", "evaluation/"
 _NO_FIGURES = ("gradient_norm", "learning_rate", "loss_scale", "standard_error", "images_per_second", "memory_bytes", "images", "time")
 
 
@@ -30,7 +31,7 @@ class Listed:
     images_seen: int
     total_images: int | None
     figures: dict[str, float]
-    "The newest loss of the training and the newest one of a validation, by their names in metrics.jsonl."
+    "The newest loss of the training, the newest one of a validation and the newest figure of an evaluation, as metrics.jsonl calls them."
     size_bytes: int
     written: float
     "When a file of the run was last written, in seconds since the epoch."
@@ -134,20 +135,25 @@ def _metrics(directory: RunDirectory) -> list[dict[str, Any]]:
 
 
 def _headlines(lines: list[dict[str, Any]]) -> dict[str, float]:
-    """The newest first loss of training and of validation: others are parts of it, or of other phases."""
+    """The newest first loss of training and of validation, and first figure of an evaluation; others are parts of it, or further ones."""
     found: dict[str, float] = {}
-    for validation in (False, True):
+    for kind in ("", _VALIDATION, _EVALUATION):
         for line in reversed(lines):
-            names = [name for name in line if name.startswith("validation/") == validation and _is_loss(name, line[name])]
+            names = [name for name in line if _kind(name) == kind and _is_loss(name, line[name])]
             if names:
                 found[names[0]] = line[names[0]]
                 break
     return found
 
 
+def _kind(name: str) -> str:
+    return next((kind for kind in (_VALIDATION, _EVALUATION) if name.startswith(kind)), "")
+
+
 def _is_loss(name: str, value: Any) -> bool:
     by_group = name[-2:-1] == "q" and name[-1:].isdecimal()
-    return isinstance(value, int | float) and not by_group and not name.endswith(_NO_FIGURES)
+    error = name.startswith(_EVALUATION) and name.endswith("_error")
+    return isinstance(value, int | float) and not by_group and not error and not name.endswith(_NO_FIGURES)
 
 
 def _measured(folder: Path) -> tuple[int, float]:

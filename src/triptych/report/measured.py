@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from triptych.core.errors import one_line
 from triptych.core.reading import parsed_json, read_regular
@@ -37,11 +38,31 @@ class Figure:
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95 % interval; of a share it ends at 0 and at 1."""
-        if self.error is None:
-            return None
-        ends = self.value - NORMAL_95 * self.error, self.value + NORMAL_95 * self.error
-        share = self.name.rpartition(".")[2].endswith(_SHARES) and 0 <= self.value <= 1
-        return (max(ends[0], 0.0), min(ends[1], 1.0)) if share else ends
+        return interval(self.name, self.value, self.error)
+
+
+def is_share(name: str) -> bool:
+    """Whether a figure of this name is a share of all, between 0 and 1."""
+    return re.split(r"[./]", name)[-1].endswith(_SHARES)
+
+
+def interval(name: str, value: float, error: float | None) -> tuple[float, float] | None:
+    """The 95 % interval of a figure; of a share it ends at 0 and at 1. None where the standard error is not known."""
+    if error is None:
+        return None
+    ends = value - NORMAL_95 * error, value + NORMAL_95 * error
+    return (max(ends[0], 0.0), min(ends[1], 1.0)) if is_share(name) and 0 <= value <= 1 else ends
+
+
+_LOWER = ("frechet", "fid", "sfid", "kid", "fvd", "copies", "lpips", "bits-per-dim", "warping-error")
+_HIGHER = (*(name for name in _SHARES if name != "copies"), "is", "density", "psnr", "ssim")
+
+
+def sign_of(name: str) -> Literal[1, -1] | None:
+    """1 where lower figures of this name are better, -1 where higher ones are; None: it is not said."""
+    if name in _LOWER or name.startswith("fd-"):
+        return 1
+    return -1 if name in _HIGHER or name.endswith(tuple(f"-{ending}" for ending in _HIGHER)) else None
 
 
 @dataclass(frozen=True)
@@ -182,12 +203,14 @@ def _details(values: Mapping[str, Any], *without: str) -> dict[str, str]:
     further = values.get("details")
     rest = dict(values) | (further if isinstance(further, dict) else {})
     told = {name: value for name, value in rest.items() if name not in without and isinstance(value, int | float | str)}
-    return {name: f"{value:.4g}" if isinstance(value, float) else spelled_value(value) for name, value in told.items()}
+    words = {name: f"{value:.4g}" if isinstance(value, float) else spelled_value(value) for name, value in told.items()}
+    sentences = [value for value in told.values() if isinstance(value, str)]
+    return {name: text for name, text in words.items() if not any(said.startswith(f"{told[name]} {name}, ") for said in sentences)}
 
 
 def _last_number(protocol: Mapping[str, Any], name: str) -> float | None:
-    """The first number whose dotted name ends with this one."""
-    found = (value for key, value in protocol.items() if key.rpartition(".")[2] == name)
+    """The first number whose dotted name ends with this one; how a reference was made is not the run's."""
+    found = (value for key, value in protocol.items() if key.rpartition(".")[2] == name and not key.startswith(_REFERENCE))
     return next((float(value) for value in found if _is_number(value) and abs(value) < LARGEST), None)
 
 
@@ -218,9 +241,7 @@ def comparable(protocol: Mapping[str, str], *, steps: bool = True) -> dict[str, 
     return {
         name: value
         for name, value in protocol.items()
-        if name not in called
-        and (name.startswith((_REFERENCE, *_ASKED)) or not _of_the_run(name))
-        and (steps or name.startswith(_REFERENCE) or not of_steps(name))
+        if name not in called and (name.startswith((_REFERENCE, *_ASKED)) or not _of_the_run(name)) and (steps or not of_steps(name))
     }
 
 
@@ -251,8 +272,8 @@ def of_images(name: str) -> bool:
 
 
 def of_steps(name: str) -> bool:
-    """Whether a name in a protocol tells how many steps were taken."""
-    return name.rpartition(".")[2] in _SWEPT
+    """Whether a name in a protocol tells how many steps were taken; those of the reference are no choice of the run's."""
+    return name.rpartition(".")[2] in _SWEPT and not name.startswith(_REFERENCE)
 
 
 def differences(found: Sequence[Evaluation], without: Callable[[str], bool] = lambda name: False) -> list[str]:

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from triptych import __version__
 from triptych.core.errors import printable
 from triptych.core.files import write_text
-from triptych.report.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, counted, plain
+from triptych.report.chart import BOTTOM, HEIGHT, RIGHT, TOP, WIDTH, counted, plain
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -57,7 +57,7 @@ def _environment() -> Environment:
         script=Markup(script),
         policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         version=__version__,
-        frame={"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM},
+        frame={"width": WIDTH, "height": HEIGHT, "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM},
     )
     environment.filters.update(plain=plain, counted=counted, exact=repr, grouped=lambda count: f"{count:,}")
     return environment

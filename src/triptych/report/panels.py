@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from triptych.report.chart import Chart, Line, counted, drawing, legend, plain
+from triptych.report.best import BY_VALIDATION, Best
+from triptych.report.chart import Chart, Line, drawing, in_words, legend, plain
 from triptych.report.curves import Curve, Point
-from triptych.report.measured import NORMAL_95
+from triptych.report.measured import interval, is_share
 
 VALIDATION, EVALUATION = "validation/", "evaluation/"
 STANDARD_ERROR, ERROR = "_standard_error", "_error"
@@ -16,6 +17,8 @@ STANDARD_ERROR, ERROR = "_standard_error", "_error"
 _QUARTERS = tuple(f"_q{k}" for k in range(4))
 _MOST_LINES = 8
 _MOST_CHARTS = 24
+_MOST_NEWEST = 10
+"""Points of a line that are told in words too."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,10 @@ class Drawn:
     errors: Curve | None = None
     "The standard error of each point."
     colour: int | None = None
+    figure: str = ""
+    "What is measured, where `name` does not say it."
+    best: Best | None = None
+    "The best checkpoint, where this curve decided it."
 
 
 @dataclass(frozen=True)
@@ -54,8 +61,21 @@ class Other:
     from_zero: bool = False
 
 
-def panels(curves: Mapping[str, Curve], label: Callable[[str], str] = lambda name: name) -> Iterator[Panel]:
-    """The panels of a run's curves, the most telling first; `label` turns a name of metrics.jsonl into one of the legend."""
+def panels(curves: Mapping[str, Curve], best: Best | None = None) -> Iterator[Panel]:
+    """The panels of a run's curves, the most telling first, with the best checkpoint on the curve that decided it."""
+    decided = None if best is None else curves.get(deciding(curves, best))
+    for panel in _panels(curves):
+        yield replace(panel, curves=[replace(drawn, best=best) if drawn.curve is decided else drawn for drawn in panel.curves])
+
+
+def deciding(curves: Mapping[str, Curve], best: Best) -> str:
+    """The name of the curve by which the best checkpoint was chosen; "" where there is none."""
+    if best.by == BY_VALIDATION:
+        return next((name for name in curves if name.startswith(VALIDATION)), "")
+    return f"{EVALUATION}{best.by.partition(' (')[0]}"
+
+
+def _panels(curves: Mapping[str, Curve]) -> Iterator[Panel]:
     training = {name: curve for name, curve in curves.items() if not name.startswith((VALIDATION, EVALUATION)) and curve.drawn()}
     yield from _losses(training, curves)
     yield from _validations(curves)
@@ -173,7 +193,7 @@ def _parts(panel: Panel) -> Iterator[Panel]:
     full = [drawn for drawn in panel.curves if drawn.curve.drawn()]
     for first in range(0, len(full), _MOST_LINES):
         title = panel.title if first == 0 else f"{panel.title} ({first // _MOST_LINES + 1})"
-        yield Panel(title, panel.sentence, full[first : first + _MOST_LINES], panel.unit, panel.scale, panel.from_zero)
+        yield replace(panel, title=title, curves=full[first : first + _MOST_LINES])
 
 
 def _chart(panel: Panel, *, marks: Sequence[tuple[Point, str]]) -> Chart:
@@ -181,35 +201,60 @@ def _chart(panel: Panel, *, marks: Sequence[tuple[Point, str]]) -> Chart:
     unit, size = time_unit(seconds)
     by_images = [_line(drawn, panel.scale, lambda point: point.images) for drawn in panel.curves]
     by_time = [_line(drawn, panel.scale, lambda point: point.seconds / size) for drawn in panel.curves]
+    share = all(is_share(drawn.figure or drawn.name) for drawn in panel.curves)
     drawings = {
         "by-images": drawing(
-            by_images,
+            [
+                replace(line, images=[point.images for point in drawn.curve.drawn()])
+                for line, drawn in zip(by_images, panel.curves, strict=True)
+            ],
             x_label="images seen",
             x_ticks="count",
             marks=[(point.images, text) for point, text in marks],
             from_zero=panel.from_zero,
+            share=share,
         ),
         "by-time": drawing(
             by_time,
             x_label=f"{unit} of training",
             marks=[(point.seconds / size, text) for point, text in marks],
             from_zero=panel.from_zero,
+            share=share,
         ),
     }
-    cut = drawings["by-images"].cut
-    notes = [f"{counted(cut)} point{'' if cut == 1 else 's'} beyond the edge"] if cut else []
-    notes += ["logarithmic axis"] if drawings["by-images"].logarithmic else []
-    return Chart(panel.title, panel.sentence, panel.unit, drawings, legend(by_images), notes)
+    rings = [(line.name, line.ring[2]) for line in by_images if line.ring is not None]
+    notes = [f"ring: {f'{name}, ' if len(rings) > 1 else ''}{text}" for name, text in rings]
+    newest = [(line.name, _newest(drawn, line)) for line, drawn in zip(by_images, panel.curves, strict=True)]
+    return Chart(panel.title, panel.sentence, panel.unit, drawings, legend(by_images), notes + drawings["by-images"].remarks, newest)
 
 
 def _line(drawn: Drawn, scale: float, along: Callable[[Point], float]) -> Line:
     points = drawn.curve.drawn()
-    errors = None
+    intervals = None
     if drawn.errors is not None:
         at = {point.images: point.value for point in drawn.errors.drawn()}
-        errors = [NORMAL_95 * at[point.images] / scale if point.images in at else None for point in points]
+        found = [interval(drawn.figure or drawn.name, point.value, at.get(point.images)) for point in points]
+        intervals = [None if ends is None else (ends[0] / scale, ends[1] / scale) for ends in found]
     newest = plain(drawn.curve.newest / scale)
-    return Line(drawn.name, [(along(point), point.value / scale) for point in points], errors, newest, colour=drawn.colour)
+    places = [(along(point), point.value / scale) for point in points]
+    return Line(drawn.name, places, intervals, newest, colour=drawn.colour, ring=_ring(drawn, scale, along))
+
+
+def _ring(drawn: Drawn, scale: float, along: Callable[[Point], float]) -> tuple[float, float, str] | None:
+    """The place of the best checkpoint: at its own score, for a point of the curve may be a mean of several."""
+    best, points = drawn.best, drawn.curve.drawn()
+    if best is None or not points or best.images > points[-1].images:
+        return None
+    nearest = min(points, key=lambda point: abs(point.images - best.images))
+    place = along(nearest._replace(images=best.images))
+    return place, best.score / scale, f"the best checkpoint, {plain(best.score / scale)} at {best.images:,} images"
+
+
+def _newest(drawn: Drawn, line: Line) -> list[tuple[str, str]]:
+    """The last points in words: images seen, and the value with its interval."""
+    intervals = line.intervals or [None] * len(line.points)
+    rows = zip(drawn.curve.drawn(), line.points, intervals, strict=True)
+    return [(f"{point.images:,}", in_words(value, ends)) for point, (_, value), ends in rows][-_MOST_NEWEST:]
 
 
 def time_unit(seconds: float) -> tuple[str, float]:

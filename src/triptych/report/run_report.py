@@ -12,7 +12,7 @@ from triptych.core.files import explain
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
 from triptych.report.best import BY_VALIDATION, Best, best_checkpoint
 from triptych.report.chart import Chart, plain
-from triptych.report.curves import Curve, Curves, Point, values_of
+from triptych.report.curves import SPEED, Curve, Curves, Point, values_of
 from triptych.report.facts import Facts, commands, facts_of
 from triptych.report.grids import Pictures
 from triptych.report.happenings import Happenings
@@ -43,6 +43,8 @@ class RunReader:
         self.pictures = Pictures()
         self.facts: Facts | None = None
         self.evaluations: list[Evaluation] = []
+        self.best: Best | None = None
+        "The best checkpoint, and what chose it."
         self.notes: list[str] = []
         "What could not be read, a line each."
 
@@ -53,6 +55,7 @@ class RunReader:
         self.curves.update()
         self.happenings.update()
         self.evaluations, notes = evaluations(self.root / "evaluations")
+        self.best = self._best()
         self.notes = [*self.curves.notes, *self.happenings.notes, *notes]
         return self.facts
 
@@ -72,7 +75,7 @@ class RunReader:
     @property
     def images_per_second(self) -> float | None:
         """The median over the run."""
-        values = values_of(self.curves.by_name.get("images_per_second"))
+        values = values_of(self.curves.by_name.get(SPEED))
         return statistics.median(values) if values else None
 
     @property
@@ -81,9 +84,7 @@ class RunReader:
         curve = self.curves.by_name.get("memory_bytes")
         return None if curve is None else curve.largest
 
-    @property
-    def best(self) -> Best | None:
-        """The best checkpoint, and what chose it."""
+    def _best(self) -> Best | None:
         try:
             return best_checkpoint(self.root / "checkpoints")
         except (OSError, CheckpointError):  # not to be looked at
@@ -157,7 +158,7 @@ def by_protocol(found: list[Evaluation], *, steps: bool = False) -> list[list[Ev
     return groups
 
 
-_COST = ("images_per_second", "memory_bytes")
+_COST = (SPEED, "memory_bytes")
 _MARKS = 100
 """Of resumes, in a chart: the newest. A run that is stopped every few minutes has thousands."""
 
@@ -165,7 +166,7 @@ _MARKS = 100
 def _charts(reader: RunReader, *, cost: bool = False) -> list[Chart]:
     """The charts of what was learned, or those of what it cost."""
     curves = {name: curve for name, curve in reader.curves.by_name.items() if (name in _COST) == cost}
-    return charts(panels(curves), marks=_resumes(reader.curves))
+    return charts(panels(curves, reader.best), marks=_resumes(reader.curves))
 
 
 def _resumes(curves: Curves) -> list[tuple[Point, str]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from triptych.report.chart import Chart, Line, drawing, legend
-from triptych.report.measured import NORMAL_95, Evaluation, Figure, choices, differences, of_images, of_steps
+from triptych.report.measured import Evaluation, Figure, choices, differences, is_share, of_images, of_steps
 
 _MOST_CHARTS = 18
 _CALLS = "network calls"
@@ -25,7 +25,7 @@ class Against:
     along: Along
     own: Callable[[str], bool]
     "Whether a name in a protocol is that of this axis; all else is alike on a line."
-    ticks: Literal["number", "count"] = "number"
+    ticks: Literal["number", "count", "chosen"] = "number"
 
 
 _AGAINST = (
@@ -35,6 +35,7 @@ _AGAINST = (
         "More cost more time; a step of some samplers is several network calls.",
         lambda each: each.steps,
         of_steps,
+        ticks="chosen",
     ),
     Against(
         _CALLS,
@@ -42,6 +43,7 @@ _AGAINST = (
         "What an image costs: solvers with several calls a step, and guidance, are held against others at equal cost.",
         lambda each: each.calls,
         of_steps,
+        ticks="chosen",
     ),
     Against(
         "images seen",
@@ -68,22 +70,25 @@ def _charts(runs: Mapping[str, Sequence[Evaluation]]) -> Iterator[Chart]:
     sampler = [_setting(name) for name in numbers]
     for name in names:
         for against in (*_AGAINST, *sampler):
-            if against.title == _CALLS and all(each.calls == each.steps for found in runs.values() for each in found):
+            found = list(_lines(runs, name, against))
+            measured = [each for _, group in found for each in group]
+            if not found or (against.title == _CALLS and all(each.calls == each.steps for each in measured)):
                 continue
-            lines = list(_lines(runs, name, against))
-            if not lines:
-                continue
-            drawn = drawing(lines, x_label=against.label, x_ticks=against.ticks)
-            shown = legend(lines) if len(lines) > 1 else []
-            yield Chart(f"{name} by {against.title}", against.sentence, "", {"always": drawn}, shown, _notes(runs, name, against.along))
+            lines = [line for line, _ in found]
+            drawn = drawing(lines, x_label=against.label, x_ticks=against.ticks, share=is_share(name))
+            shown = legend(lines) if len(lines) > 1 or len(runs) > 1 else []
+            alike = all(each.same_protocol(measured[0]) for each in measured)
+            notes = drawn.remarks + ([] if alike else ["not all were measured alike: see the protocols"])
+            yield Chart(f"{name} by {against.title}", against.sentence, "", {"always": drawn}, shown, notes)
 
 
 def _setting(name: str) -> Against:
     return Against(name, name, "A setting of the sampler.", lambda each: each.sampler.get(name), lambda told: told == f"sampler.{name}")
 
 
-def _lines(runs: Mapping[str, Sequence[Evaluation]], name: str, against: Against) -> Iterator[Line]:
-    found: list[tuple[str, int, Evaluation, list[tuple[float, Figure]]]] = []
+def _lines(runs: Mapping[str, Sequence[Evaluation]], name: str, against: Against) -> Iterator[tuple[Line, Sequence[Evaluation]]]:
+    """The lines of a figure, each with the evaluations that are its points."""
+    found: list[tuple[str, int, list[Evaluation], list[tuple[float, Figure]]]] = []
     for place, (run, measured) in enumerate(runs.items()):
         alike: dict[tuple[tuple[str, str], ...], list[Evaluation]] = {}
         for each in measured:
@@ -92,19 +97,18 @@ def _lines(runs: Mapping[str, Sequence[Evaluation]], name: str, against: Against
         for group in alike.values():
             known = [(x, figure) for each in group if (x := against.along(each)) is not None for figure in _named(each, name)]
             if len({x for x, _ in known}) > 1:
-                found.append((run, place, group[0], sorted(known, key=lambda place: place[0])))
-    words = differences([first for *_, first, _ in found], against.own)
-    for (run, place, _, places), how in zip(found, words, strict=True):
-        errors = [None if figure.error is None else NORMAL_95 * figure.error for _, figure in places]
-        points = [(x, figure.value) for x, figure in places]
-        yield Line(": ".join(filter(None, (run, how))), points, errors, dots=True, colour=place if len(runs) > 1 else None)
+                found.append((run, place, group, sorted(known, key=lambda place: place[0])))
+    words = differences([group[0] for _, _, group, _ in found], against.own)
+    for (run, place, group, places), how in zip(found, words, strict=True):
+        line = Line(
+            name=": ".join(filter(None, (run, how))),
+            points=[(x, figure.value) for x, figure in places],
+            intervals=[figure.interval for _, figure in places],
+            dots=True,
+            colour=place if len(runs) > 1 else None,
+        )
+        yield line, group
 
 
 def _named(evaluation: Evaluation, name: str) -> Iterator[Figure]:
     yield from (figure for figure in evaluation.figures if figure.name == name and math.isfinite(figure.value))
-
-
-def _notes(runs: Mapping[str, Sequence[Evaluation]], name: str, along: Along) -> list[str]:
-    measured = [each for found in runs.values() for each in found if along(each) is not None and any(_named(each, name))]
-    alike = all(each.same_protocol(measured[0]) for each in measured)
-    return [] if alike else ["not all were measured alike: see the protocols"]
