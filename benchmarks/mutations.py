@@ -1465,7 +1465,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("engine/updater.py", "keeps_weights=not by_block", "keeps_weights=True", *_tests("engine", "precision")),
     ("engine/sharding.py", "network.set_reshard_after_forward(False, recurse=False)", "pass", *_tests("runs", "sharding")),
     ("engine/microbatch.py", '"" if self._divided or self', '"" if self'),
-    ("engine/statistics.py", "= None, True  #", "= None, layer.synced  #", *_tests("engine", "statistics")),
+    ("engine/statistics.py", "with statistics_of_all(layers):", "with statistics_of_all(()):", *_tests("engine", "statistics")),
     ("engine/ema.py", "list(reversed(self.tensors))", "list(self.tensors)"),
     ("runs/training.py", "(config.train.batch_size * model.slices)", "config.train.batch_size", *_tests("runs", "backend")),
     ("runs/stored.py", "self.loaded(str(number), weights, world)", "(model, origin)", *_tests("runs", "runs")),

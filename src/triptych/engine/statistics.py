@@ -12,7 +12,7 @@ import torch
 from triptych.core.batch import Batch
 from triptych.core.model import Averaged, Model
 from triptych.core.rng import Rng
-from triptych.nn.batch_norm import batch_norms
+from triptych.nn.batch_norm import batch_norms, statistics_of_all
 
 
 def needs_batches(model: Model) -> bool:
@@ -45,11 +45,12 @@ def _average_statistics(model: Model, batches: Iterable[Batch], *, seed: int) ->
     if not isinstance(model, Averaged):
         raise TypeError(f"{type(model).__name__} has batch norm and is not Averaged, so it does not say how its networks run")
     layers = [layer for name in model.averaged for layer in batch_norms(getattr(model, name))]
-    before = [(layer.momentum, getattr(layer, "synced", False)) for layer in layers]
+    momenta = [layer.momentum for layer in layers]
     for layer in layers:
         layer.reset_running_stats()
-        layer.momentum, layer.synced = None, True  # a plain mean of all that comes, the same in every process
-    for batch in batches:
-        model.run_averaged(batch, Rng(seed, ("statistics",), batch.index))
-    for layer, (momentum, synced) in zip(layers, before, strict=True):
-        layer.momentum, layer.synced = momentum, synced
+        layer.momentum = None  # a plain mean of all that comes
+    with statistics_of_all(layers):
+        for batch in batches:
+            model.run_averaged(batch, Rng(seed, ("statistics",), batch.index))
+    for layer, momentum in zip(layers, momenta, strict=True):
+        layer.momentum = momentum

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -89,3 +89,17 @@ def frozen_statistics(module: nn.Module) -> Iterator[None]:
     finally:
         for layer, frozen in zip(layers, before, strict=True):
             layer.frozen = frozen
+
+
+@contextmanager
+def statistics_of_all(layers: Iterable[nn.Module]) -> Iterator[None]:
+    """Within it those of the layers that are batch norms of ours take statistics of the batches of all processes."""
+    ours = [layer for layer in layers if isinstance(layer, _BatchNorm)]
+    before = [layer.synced for layer in ours]
+    for layer in ours:
+        layer.synced = True
+    try:
+        yield
+    finally:
+        for layer, synced in zip(ours, before, strict=True):
+            layer.synced = synced
