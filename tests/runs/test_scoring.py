@@ -85,7 +85,7 @@ def test_a_run_against_its_training_images_is_measured_once(tiny: Any, monkeypat
     assert line.startswith(f"40 images (few: below 2048) of {run.directory} (ema-0.999 at {weights['images']} images seen, ")
     assert f"reference: 1707 training images of the built-in digits ({scores.protocol['reference']['sha256'][:8]})" in line
     assert "random (random weights)" in line and "not comparable" in line and "\n" not in line
-    monkeypatch.setattr(Run, "open", lambda *_: pytest.fail("the weights are read"))
+    monkeypatch.setattr(Run, "open_together", lambda *_: pytest.fail("the weights are read"))
     again = run.score(**given)
     assert again.already and again.figures["fd-random"].value == scores.figures["fd-random"].value
     assert again.protocol == scores.protocol
