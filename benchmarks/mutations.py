@@ -1211,6 +1211,8 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("nn/winograd.py", "y[:, above + h :], inner", "inner"),
     ("nn/winograd.py", "beta=min(number, 1)", "beta=1"),
     ("nn/winograd.py", "b * rows * columns < _LEAST_USED * 16 * tiles", "False"),
+    ("nn/winograd.py", 'vectors() == "AVX512" and multiplies_fast()', "False"),
+    ("nn/weight_gradient.py", 'can.get("avx512_vp2intersect") and can', 'can', *_tests("nn", "winograd")),
     ("nn/winograd.py", "tiles >= fewest and", "tiles > fewest and"),
     ("nn/winograd.py", "or has_tangent(x)", ""),
     ("nn/winograd.py", "threads > _MOST_THREADS", "False"),

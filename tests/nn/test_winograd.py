@@ -57,11 +57,18 @@ def test_errors_of_rounding_are_about_those_of_pytorch(channels: int) -> None:
     assert error(winograd.convolved(x.float(), weight.float(), padding=1)) < 3 * max(plain, 5e-7)
 
 
+_ZEN_5 = ("avx512_vp2intersect", "avx512_bf16")
+
+
 def test_tiles_are_for_many_channels_and_pixels_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    able = dict[str, bool]()
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able, raising=False)
+
     def chosen(capability: str = "AVX2", *, learning: bool = False, side: int = 16, images: int = 8, threads: int = 1, **other) -> bool:
         given = {"channels": 128, "outs": 128, "kernel": 3, "stride": 1, "padding": 1, "dtype": torch.float32, **other}
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
         weight_gradients.vectors.cache_clear()
+        weight_gradients.multiplies_fast.cache_clear()
         monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
         x = torch.empty(images, given["channels"], side, side, dtype=given["dtype"])
         weight = torch.empty(given["outs"], given["channels"], given["kernel"], given["kernel"], dtype=given["dtype"])
@@ -93,7 +100,12 @@ def test_tiles_are_for_many_channels_and_pixels_in_float32(monkeypatch: pytest.M
     assert chosen("AVX512", threads=2) and not chosen("AVX512", threads=2, channels=96)
     assert chosen("AVX512", learning=True, threads=2) and not chosen("AVX512", learning=True, channels=96, outs=96)
     assert not chosen(threads=5) and not chosen(threads=5, learning=True)
+    for has, taken in ((_ZEN_5[:1], True), (_ZEN_5[1:], True), (_ZEN_5, False)):
+        able.clear()
+        able.update(dict.fromkeys(has, True))
+        assert chosen("AVX512", channels=256, outs=256) == taken and chosen("AVX2")
     weight_gradients.vectors.cache_clear()
+    weight_gradients.multiplies_fast.cache_clear()
 
 
 @pytest.fixture

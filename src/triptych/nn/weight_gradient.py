@@ -44,6 +44,13 @@ def vectors() -> str:
     return torch.backends.cpu.get_cpu_capability()
 
 
+@functools.cache
+def multiplies_fast() -> bool:
+    """Whether the CPU is AMD's Zen 5: its convolutions run at twice the rate of other CPUs with AVX-512, and its memory does not."""
+    can = getattr(torch.cpu, "get_capabilities", dict)()  # earlier versions of PyTorch do not say what a CPU can do
+    return bool(can.get("avx512_vp2intersect") and can.get("avx512_bf16"))  # Intel's have one or the other
+
+
 def weight_gradient(
     x: Float[Tensor, "b i h w"], gradient: Float[Tensor, "b o oh ow"], kernel: tuple[int, int], *, stride: int = 1, padding: int
 ) -> Float[Tensor, "o i kh kw"]:

@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from triptych.nn.forward_mode import has_tangent
-from triptych.nn.weight_gradient import vectors
+from triptych.nn.weight_gradient import multiplies_fast, vectors
 
 _SIDE = 6
 _POINTS = (0.0, 0.625, -0.625, 1.5, -1.5)
@@ -48,19 +48,21 @@ class _Narrowest(NamedTuple):
 
 
 _NARROWEST = {"AVX2": _Narrowest(80, 200, 64), "AVX512": _Narrowest(100, 120, 100)}
-"""By the vectors of the CPU."""
+"""By the vectors of the CPU. Where it multiplies fast, transforms cost more than they save at all widths."""
 
 
 def by_tiles(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh kw"], *, stride: int, padding: int, learning: bool = False) -> bool:
     """Whether a convolution is faster so, or the gradient of its weight with `learning`: float32 on a CPU with AVX2 or AVX-512.
 
     It takes tiles enough to make up for the transforms of the kernels, and channels enough for those of the tiles, with several threads
-    more; with many nothing is known (benchmarks/winograd.py).
+    more; with many nothing is known (benchmarks/winograd.py). With AVX-512 and products as fast as Zen 5's it never is.
     """
     (o, i, *kernel), (b, _, *sides) = weight.shape, x.shape
     if torch.compiler.is_compiling() or x.device.type != "cpu" or not (x.dtype == weight.dtype == torch.float32):
         return False
     threads, fewest_channels = torch.get_num_threads(), _NARROWEST.get(vectors())
+    if vectors() == "AVX512" and multiplies_fast():
+        return False
     if fewest_channels is None or kernel != [3, 3] or stride != 1 or not 0 <= padding < 3 or threads > _MOST_THREADS or has_tangent(x):
         return False
     rows, columns = (side + 2 * padding - 2 for side in sides)
