@@ -58,7 +58,7 @@ srun --kill-on-bad-exit=1 PYTHON -m torch.distributed.run \\
     --nnodes 4 --nproc-per-node 8 --max-restarts 3 \\
     --rdzv-backend c10d --rdzv-endpoint "$head:$port" --rdzv-id "$SLURM_JOB_ID-$start" \\
     --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 --shutdown-timeout 300 \\
-    -m -- triptych train adm-digits --run run --train.batch-size 64 &
+    -m -- triptych train adm-digits --run run --train.batch-size 64 --device cuda &
 """
 
 
@@ -219,6 +219,25 @@ def test_what_was_stopped_is_queued_again(tmp_path: Path, training: str, state: 
     done = subprocess.run(["bash", "run.sbatch"], env=settings, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, Path("requeued").exists()) == (code, requeued), done
     assert "--rdzv-id 7-2" in Path("srun").read_text() and f":{20_007} " in Path("srun").read_text()
+
+
+@pytest.mark.slow
+def test_a_controller_that_does_not_answer_at_once_is_asked_again(tmp_path: Path) -> None:
+    written()
+    bins = tmp_path / "bin"
+    program(bins, "sleep", "exit 0")
+    program(bins, "srun", f"{SAVED}; exit 1")
+    once = 'if [[ ! -e failed-$1 ]]; then touch "failed-$1"; exit 1; fi'
+    program(bins, "scontrol", f'[[ $2 == hostnames ]] && exit 0; {once}; [[ $1 == requeue ]] && touch requeued; echo "JobState=RUNNING"')
+    settings = {"PATH": f"{bins}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n0"}
+    done = subprocess.run(["bash", "run.sbatch"], env=settings, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0 and {"failed-show", "failed-requeue", "requeued"} <= {path.name for path in Path().iterdir()}, done
+
+
+def test_a_run_that_is_called_like_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "slurm", "adm-digits", "--run=-fast"]) == 0
+    assert "submit it: sbatch ./-fast.sbatch" in capsys.readouterr().out
+    assert "log=./-fast/log.txt" in Path("-fast.sbatch").read_text()
 
 
 @pytest.mark.parametrize("cores", [None, "16"])

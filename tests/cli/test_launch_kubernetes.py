@@ -62,6 +62,7 @@ def test_the_manifest(capsys: pytest.CaptureFixture[str]) -> None:
     assert container["resources"] == {"limits": {"nvidia.com/gpu": 8, "cpu": 64, "memory": "200Gi"}}
     assert container["volumeMounts"] == [{"name": "shared", "mountPath": "/shared"}, {"name": "memory", "mountPath": "/dev/shm"}]
     taken = get_args_parser().parse_args(container["command"][1:])
+    assert container["command"][-2:] == ["--device", "cuda"], "without it a pod without CUDA would train on its CPU"
     assert container["command"][0] == "torchrun" and taken.module and taken.shutdown_timeout == 120
     options, config = configure(*base_and_settings(taken.training_script_args[1:], usage=""))
     assert (options.run, config.data.path, config.train.batch_size) == ("/shared/runs/In_64", "/shared/x", 64)
@@ -71,7 +72,16 @@ def test_without_gpus() -> None:
     found = manifest("--gpus", "0", "--processes", "2")
     (container,) = found["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
     assert found["spec"]["nprocPerNode"] == "2" and container["resources"] == {"limits": {}}
+    assert "--device" not in container["command"]
     assert "namespace" not in found["metadata"]
+
+
+def test_words_that_other_programs_would_read_as_numbers() -> None:
+    """PyYAML takes 1e-4 and y for text without quotation marks; Kubernetes takes the one for a number and the other for true."""
+    manifest("--optim.learning-rate", "1e-4", "--name", "y", "--memory", "200k")
+    text = next(Path().glob("*.yaml")).read_text()
+    for word in ('"1e-4"', '"name": "y"', '"200k"'):
+        assert word in text, word
 
 
 def test_names_of_claims_and_namespaces() -> None:
@@ -107,6 +117,8 @@ def test_what_kubernetes_would_expand() -> None:
         (["--claim", "a.-b"], "--claim: got 'a.-b', expected at most 253"),
         (["--claim", "Disk"], "--claim: got 'Disk', expected at most 253"),
         (["--run", "/shared/64"], "--name: missing, and '64' cannot be the name of a job"),
+        (["--memory", "100K"], "--memory: got '100K', expected a number of bytes"),
+        (["--device", "cpu"], "--device: got 'cpu', expected cuda with --gpus 1, or nothing"),
         (["--memory", "much"], "--memory: got 'much', expected a number of bytes"),
         (["--image", "None"], "--image: missing"),
         (["--claim", "None"], "--claim: missing"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import subprocess
@@ -16,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from triptych.core import files
-from triptych.core.files import is_alive, replace_folder, sweep, temporary_path, whole, write_text
+from triptych.core.files import is_alive, replace_folder, sweep, sync, temporary_path, whole, write_text
 from triptych.core.images import save_picture
 from triptych.core.locks import Held, Lock
 from triptych.core.weight_files import write_weights
@@ -180,3 +181,19 @@ def test_a_lock_on_a_full_disk_is_none(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(tmp_path.iterdir()) == []
     Lock(tmp_path / ".lock").release()
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO])
+def test_a_folder_whose_file_system_waits_for_files_alone(code, tmp_path, monkeypatch):
+    def refused(descriptor: int) -> None:
+        raise OSError(code, "no")
+
+    (tmp_path / "a").write_text("x")
+    monkeypatch.setattr(os, "fsync", refused)
+    with pytest.raises(OSError, match="no"):
+        sync(tmp_path / "a")
+    if code == errno.EINVAL:
+        sync(tmp_path)
+    else:
+        with pytest.raises(OSError, match="no"):
+            sync(tmp_path)

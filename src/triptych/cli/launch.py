@@ -19,7 +19,7 @@ from triptych.cli.output import show, show_page
 from triptych.cli.train import TrainOptions, base_and_settings, configure, place_of
 from triptych.core.config import config
 from triptych.core.errors import ConfigError, UserError, nearest, one_line, printable
-from triptych.core.files import explain, write_text
+from triptych.core.files import explain, no_option, write_text
 
 if TYPE_CHECKING:
     from triptych.recipes.config import RunConfig
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
         setting = "--out" if job.options.out else "--run"
         raise ConfigError(setting, f"cannot write {error.filename or job.place}: {explain(error)}") from None
     show(f"job: {job.place} ({job.options.nodes} x {job.options.of_each_node} processes); its output: {job.output}{kept}")
-    words = [*job.submit, str(job.place)]
+    words = [*job.submit, no_option(job.place)]
     show(submitted(words) if job.options.submit else f"submit it: {shlex.join(words)}")
     return 0
 
@@ -150,7 +150,8 @@ def training(words: Sequence[str], options: Options, *, platform: str, here: boo
     _check_batch(given, run_config)
     own = {flag.name for flag in flags_of(options)} - {flag.name for flag in flags_of(TrainOptions())}
     named = list(words[: len(words) - len(settings)])
-    return given, place_of(base, given), ["train", *named, *without_flags(settings, options, own)]
+    device = _device(given)  # without it a machine whose GPUs cannot be used would train on its CPU
+    return given, place_of(base, given), ["train", *named, *without_flags(settings, options, own), *device]
 
 
 def written_by(platform: str, words: Sequence[str]) -> str:
@@ -161,6 +162,16 @@ def written_by(platform: str, words: Sequence[str]) -> str:
 def plain_name(directory: Path) -> str:
     """The name of a run in letters, digits and dashes; it does not begin with a dash, as options do."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", directory.name).lstrip("-.") or "run"
+
+
+def _device(options: LaunchOptions) -> list[str]:
+    """The flag that asks for GPUs where the job has them. Raises ConfigError for a device that does not go with them."""
+    if options.device is None:
+        return ["--device", "cuda"] if options.gpus else []
+    wanted = "cuda" if options.gpus else "cpu"
+    if options.device != wanted:
+        raise ConfigError("--device", f"got {options.device!r}, expected {wanted} with --gpus {options.gpus}, or nothing")
+    return []
 
 
 def _check_batch(options: LaunchOptions, run_config: RunConfig) -> None:

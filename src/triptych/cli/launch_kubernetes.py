@@ -18,7 +18,7 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _DOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
 """Names of namespaces and of claims, as of RFC 1123."""
 _LONGEST_LABEL, _LONGEST_DOMAIN = 63, 253
-_QUANTITY = re.compile(r"\d+(\.\d+)?([KMGTP]i?)?")
+_QUANTITY = re.compile(r"\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?")
 
 
 @config

@@ -6,6 +6,7 @@ the same file never meet, and whoever comes later can tell from the name whether
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import os
@@ -110,11 +111,23 @@ def is_alive(process: int) -> bool:
     return True
 
 
+def no_option(path: Path) -> str:
+    """A path as commands take it for one: not as an option, where it begins with a dash."""
+    return f"./{path}" if str(path).startswith("-") else str(path)
+
+
+_NOT_FOR_FOLDERS = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
+"""What file systems of networks say that can wait for files alone."""
+
+
 def sync(path: Path) -> None:
     """Waits until a file, or the list of a folder's entries, is on the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NOT_FOR_FOLDERS or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
 

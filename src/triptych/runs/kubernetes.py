@@ -20,6 +20,13 @@ _STOPPED = 75  # EX_TEMPFAIL: to be tried again
 _RETRIES = 1000  # starts of containers in all; the operator gives up after few otherwise
 
 
+class _Quoting(yaml.SafeDumper):
+    """Writes every text in quotation marks: to programs that read YAML otherwise 1e-4 is a number without them, and y is true."""
+
+
+_Quoting.add_representer(str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"'))
+
+
 @dataclass(frozen=True)
 class PodJob:
     """What is asked of the cluster."""
@@ -76,4 +83,4 @@ def job_manifest(job: PodJob, command: Sequence[str], *, written_by: str) -> str
             "pytorchReplicaSpecs": {"Worker": {"replicas": job.nodes, "restartPolicy": "OnFailure", "template": {"spec": pod}}},
         },
     }
-    return f"# Written by: {written_by}\n{yaml.safe_dump(manifest, sort_keys=False, width=120)}"
+    return f"# Written by: {written_by}\n{yaml.dump(manifest, Dumper=_Quoting, sort_keys=False, width=120)}"

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from triptych.core.files import no_option
+
 STOPPED = "and saved; the same command goes on from there"
 """How the line of a run's log ends that says it was stopped by a signal."""
 _FIRST_PORT, _PORTS = 20_000, 10_000  # below those that Linux gives to connections
@@ -50,13 +52,20 @@ wait "$step"
 code=$?
 
 # What was stopped is queued again, and goes on; what is finished, has failed by itself or was cancelled is not.
-state=$(scontrol show job "$SLURM_JOB_ID")
+# The controller may not answer at once, as when many jobs end together.
+for try in 1 2 3 4 5 6; do
+    state=$(scontrol show job "$SLURM_JOB_ID") && break
+    sleep 5
+done
 again=
 if tail -c "+$((before + 1))" "$log" 2>/dev/null | grep -q {stopped}; then again=1; fi
 if [[ $code -ne 0 && ( -n $told || $state == *PreemptTime=[0-9]* ) ]]; then again=1; fi
 if [[ -n $again && $state == *JobState=RUNNING* ]]; then
     echo "stopped: job $SLURM_JOB_ID is queued again"
-    scontrol requeue "$SLURM_JOB_ID" && exit 0
+    for try in 1 2 3 4 5 6; do
+        scontrol requeue "$SLURM_JOB_ID" && exit 0
+        sleep 5
+    done
 fi
 exit "$code"
 """
@@ -112,7 +121,7 @@ def job_file(job: Job, command: Sequence[str], *, python: str, written_by: str) 
     body = _BODY.format(
         first_port=_FIRST_PORT,
         ports=_PORTS,
-        log=shlex.quote(str(job.directory / "log.txt")),
+        log=shlex.quote(no_option(job.directory / "log.txt")),
         python=shlex.quote(python),
         nodes=job.nodes,
         processes=job.processes,
