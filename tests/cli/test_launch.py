@@ -9,8 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tests.cli.stored_run import begun
 from triptych.cli import launch
 from triptych.cli.launch import plain_name
 from triptych.cli.launch_slurm import seconds_of
@@ -93,7 +95,7 @@ def test_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_words_that_a_shell_would_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "it's 100%").mkdir()
     monkeypatch.chdir(tmp_path / "it's 100%")
-    Path("a b.npz").touch()
+    np.savez("a b.npz", arr_0=np.zeros((20, 16, 16, 1), np.uint8), arr_1=np.arange(20) % 10)
     words = ["--gpus", "0", "--processes", "2", "--data.path", "a b.npz", "--sbatch", "qos=long --comment='a \"b\"'"]
     text = written(*words, "--submit", "False")
     assert f'#SBATCH --output="{tmp_path}/it\'s 100%%/run/slurm-%j.out"' in text
@@ -134,6 +136,89 @@ def test_mistakes_are_one_line_before_anything_is_written(words: list[str], said
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
     assert not list(Path().rglob("*.sbatch"))
+
+
+def tree() -> dict[str, bytes]:
+    """All files and folders here."""
+    return {str(path): path.read_bytes() if path.is_file() else b"" for path in Path().rglob("*")}
+
+
+REFUSED = [
+    (["--run", "foreign"], "foreign is not a run: it has no config.json but holds thesis.tex; choose a new or an empty directory"),
+    (["--run", "file"], "cannot use file as a run directory: a file is in the way"),
+    (["--run", "file/run"], "cannot use file/run as a run directory: a file is in the way"),
+    (["--init-from", "nowhere"], "no run in nowhere: there is no config.json"),
+    (["--init-from", "begun"], "begun has no checkpoint yet; train it first"),
+    (["--data.path", "empty"], "empty: no images to train on"),
+    (["--data.path", "file"], "file: "),
+    (["--data.path", "empty", "--data.source", "nothing"], "--data.source: got 'nothing'"),
+    (
+        ["--run", "begun", "--model.network.num-channels", "64"],
+        "--model.network.num-channels: got 64, but the run in begun",
+    ),
+    (["--run", "begun", "--data.path", "other.npz"], "data: the images are not those of this run"),
+    (["--data.skip", "nowhere.json"], "nowhere.json"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), REFUSED, ids=[" ".join(words) for words, _ in REFUSED])
+def test_what_the_training_would_refuse_is_refused_here(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the same line, before anything is written."""
+    for name in ("foreign", "empty"):
+        Path(name).mkdir()
+    Path("foreign/thesis.tex").touch()
+    Path("file").write_text("not a folder")
+    np.savez("other.npz", arr_0=np.zeros((16, 32, 32, 3), np.uint8))
+    begun(Path("begun"))
+    before = tree()
+    assert main(["launch", "slurm", "adm-digits", *words]) == 2
+    line = capsys.readouterr().err
+    assert line.startswith(f"triptych: error: {said}") and line.count("\n") == 1
+    assert tree() == before
+    assert main(["train", "adm-digits", *words, "--device", "cpu"]) == 2
+    assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--nodes", "3", "--train.shard", "full"], "--train.batch-size: got 64, expected a multiple of the 3 processes"),
+        (["--nodes", "2", "--gpus", "3", "--train.shard", "hybrid"], "--train.batch-size: got 64, expected a multiple of the 6 processes"),
+        (["--nodes", "4", "--train.shard", "hybrid"], "--train.shard-size: got 1, expected at least 2"),
+        (
+            ["--nodes", "4", "--train.shard", "hybrid", "--train.shard-size", "3"],
+            "--train.shard-size: got 3, expected at",
+        ),
+    ],
+)
+def test_numbers_of_processes_that_cannot_divide_a_model(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "slurm", "adm-digits", "--run", "run", "--train.batch-size", "64", *words]) == 2
+    assert capsys.readouterr().err.startswith(f"triptych: error: {said}") and not list(Path().iterdir())
+    written("--nodes", "2", "--gpus", "4", "--train.shard", "hybrid", "--train.batch-size", "64")
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_the_precision_of_a_run_is_not_that_of_the_machine_where_its_job_is_written(precision: str) -> None:
+    begun(Path("run"), precision=precision)
+    before = tree()
+    written("--train.total-images", "100_000_000")
+    assert {name: content for name, content in tree().items() if name != "run.sbatch"} == before
+
+
+def test_networks_that_a_loss_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez("photos.npz", arr_0=np.zeros((20, 32, 32, 3), np.uint8))
+    words = ["autoencoder-photos", "--run", "run", "--data.path", "photos.npz", "--data.image-size", "32"]
+    assert main(["launch", "slurm", *words]) == 2
+    said = "--model.perceptual.weights: missing: give the file of weights of the perceptual network"
+    assert capsys.readouterr().err.startswith(f"triptych: error: {said}") and not Path("run").exists()
+
+
+def test_data_at_an_address_are_left_to_the_machines_that_train(capsys: pytest.CaptureFixture[str]) -> None:
+    images = ["--data.path", "https://127.0.0.1:9/images.zip", "--data.image-size", "16"]
+    written(*images)
+    begun(Path("run"))
+    assert main(["launch", "slurm", "adm-digits", "--run", "run", *images, "--model.network.num-channels", "64"]) == 2
+    assert "--model.network.num-channels: got 64, but the run in run was started with" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

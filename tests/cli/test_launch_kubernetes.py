@@ -38,12 +38,12 @@ def test_the_manifest(capsys: pytest.CaptureFixture[str]) -> None:
         "metadata": {"name": "in-64", "namespace": "team"},
         "spec": {
             "nprocPerNode": "8",  # the schema has a text here
-            "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 1000},
+            "runPolicy": {"cleanPodPolicy": "Running"},  # with None, pods that wait for one that has failed keep their GPUs
             "elasticPolicy": {"rdzvBackend": "c10d", "rdzvId": "in-64", "minReplicas": 4, "maxReplicas": 4, "maxRestarts": 3},
             "pytorchReplicaSpecs": {
                 "Worker": {
                     "replicas": 4,
-                    "restartPolicy": "OnFailure",
+                    "restartPolicy": "ExitCode",
                     "template": {
                         "spec": {
                             "terminationGracePeriodSeconds": 150,
@@ -61,9 +61,10 @@ def test_the_manifest(capsys: pytest.CaptureFixture[str]) -> None:
     assert (container["name"], container["image"]) == ("pytorch", "registry/triptych:1")
     assert container["resources"] == {"limits": {"nvidia.com/gpu": 8, "cpu": 64, "memory": "200Gi"}}
     assert container["volumeMounts"] == [{"name": "shared", "mountPath": "/shared"}, {"name": "memory", "mountPath": "/dev/shm"}]
-    taken = get_args_parser().parse_args(container["command"][1:])
+    assert container["command"][:4] == ["python3", "-m", "triptych.cli.pod", "/shared/runs/In_64"]
+    taken = get_args_parser().parse_args(container["command"][4:])
     assert container["command"][-2:] == ["--device", "cuda"], "without it a pod without CUDA would train on its CPU"
-    assert container["command"][0] == "torchrun" and taken.module and taken.shutdown_timeout == 120
+    assert taken.module and taken.shutdown_timeout == 120
     options, config = configure(*base_and_settings(taken.training_script_args[1:], usage=""))
     assert (options.run, config.data.path, config.train.batch_size) == ("/shared/runs/In_64", "/shared/x", 64)
 

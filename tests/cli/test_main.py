@@ -71,6 +71,13 @@ print('heavy:', sorted({'torch', 'numpy', 'tyro', 'rich', 'PIL', 'matplotlib'} &
     assert done.stdout == "heavy: []\n"
 
 
+@pytest.mark.parametrize("verb", ["evaluate", "sample", "report", "train"])
+def test_a_name_that_is_too_long_is_what_was_given(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([verb, "./" + "a" * 300]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "ile name too long" in error
+
+
 @pytest.mark.parametrize(("rank", "lines"), [("0", 1), ("3", 0)])
 def test_of_several_processes_the_first_says_a_mistake_in_the_command(rank: str, lines: int) -> None:
     environment = os.environ | {"TORCHELASTIC_RUN_ID": "x", "RANK": rank, "WORLD_SIZE": "4"}

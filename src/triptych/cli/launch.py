@@ -9,17 +9,18 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from triptych.cli.arguments import flag_value, require_images
+from triptych.cli.arguments import named_as_flags, require_images
 from triptych.cli.output import show, show_page
-from triptych.cli.train import TrainOptions, base_and_settings, configure, place_of
+from triptych.cli.train import Base, TrainOptions, base_and_settings, configure, place_of
 from triptych.core.config import config
 from triptych.core.errors import ConfigError, UserError, nearest, one_line, printable
 from triptych.core.files import explain, no_option, write_text
+from triptych.engine.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from triptych.recipes.config import RunConfig
@@ -28,7 +29,8 @@ USAGE = """usage: triptych launch slurm RECIPE [settings as for train] [--nodes 
        triptych launch kubernetes RECIPE --image IMAGE --claim CLAIM --run /shared/runs/NAME [settings as for train] [--submit]
 
 Writes the job of a training, a file for sbatch or the manifest of a PyTorchJob, and with --submit submits it: torchrun on all machines,
-and time to save before they are taken away, after which the training goes on by itself. Settings are checked here, before the job waits.
+and time to save before they are taken away, after which the training goes on by itself. What the training would refuse at its start is
+refused here, before the job waits; of kubernetes, whose paths are those of the pods, the settings alone.
 A run in the place of the recipe goes on, and slurm takes a file of settings by --config, as train does.
 
   triptych launch PLATFORM RECIPE --help    list every setting
@@ -87,6 +89,8 @@ class Written:
     "The command that submits it, without the file."
     folder: Path | None = None
     "That has to be there before the job begins."
+    check: Callable[[], None] = lambda: None
+    "Raises what the training would refuse at its start, where its paths can be looked at from here."
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -95,6 +99,7 @@ def main(arguments: Sequence[str]) -> int:
         show_page(USAGE, error=not arguments)
         return 0 if arguments else 2
     job = prepared(arguments)
+    job.check()
     try:
         kept = _kept(job)
         if job.folder is not None:
@@ -134,24 +139,50 @@ def prepared(arguments: Sequence[str]) -> Written:
     return importlib.import_module(f"triptych.cli.launch_{platform}").prepared(words)
 
 
-def training(words: Sequence[str], options: Options, *, platform: str, here: bool) -> tuple[Options, Path, list[str]]:
-    """The options, the run's directory, and the command of triptych, without what is asked of the cluster.
+@dataclass(frozen=True)
+class Training:
+    """The training that a job runs."""
 
-    `here`: whether paths are those of this machine, where they can be looked at. Raises what `triptych train` raises for settings.
-    """
+    base: Base
+    options: LaunchOptions
+    config: RunConfig
+    command: list[str]
+    "That of triptych, without what is asked of the cluster."
+
+    @property
+    def directory(self) -> Path:
+        """The run."""
+        return place_of(self.base, self.options)
+
+    def check(self) -> None:
+        """Raises what `triptych train` would refuse at its start, where the paths are those of this machine."""
+        require_images(self.config.data.path, note=" (data.path)")
+
+        from triptych.runs.beforehand import refuse_at_start
+
+        options = self.options
+        with named_as_flags(self.config):
+            refuse_at_start(
+                self.config,
+                RunDirectory(self.directory),
+                recipe=self.base.recipe,
+                init_from=options.init_from,
+                processes=options.nodes * options.of_each_node,
+                of_each_machine=options.of_each_node,
+            )
+
+
+def training_of(words: Sequence[str], options: Options, *, platform: str) -> tuple[Options, Training]:
+    """The options, and the training. Raises what `triptych train` raises for settings."""
     from triptych.cli.settings import flags_of, without_flags
 
-    if here:
-        require_images(flag_value("--data.path", words), note=" (data.path)")
     base, settings = base_and_settings(words, usage=f"triptych launch {platform} RECIPE [settings as for train]")
     given, run_config = configure(base, settings, options=options, verb=f"launch {platform}")
-    if here:
-        require_images(run_config.data.path, note=" (data.path)")
     _check_batch(given, run_config)
     own = {flag.name for flag in flags_of(options)} - {flag.name for flag in flags_of(TrainOptions())}
     named = list(words[: len(words) - len(settings)])
     device = _device(given)  # without it a machine whose GPUs cannot be used would train on its CPU
-    return given, place_of(base, given), ["train", *named, *without_flags(settings, options, own), *device]
+    return given, Training(base, given, run_config, ["train", *named, *without_flags(settings, options, own), *device])
 
 
 def written_by(platform: str, words: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from triptych.cli.arguments import flag_value
-from triptych.cli.launch import LaunchOptions, Written, plain_name, training, written_by
+from triptych.cli.launch import LaunchOptions, Written, plain_name, training_of, written_by
 from triptych.core.config import config
 from triptych.core.errors import ConfigError
 
@@ -63,7 +63,8 @@ def prepared(words: Sequence[str]) -> Written:
     file = flag_value("--config", words)
     if file is not None:
         raise ConfigError("--config", f"got {file!r}, which is not in the pods; give the settings as flags")
-    options, directory, command = training(words, KubernetesOptions(), platform="kubernetes", here=False)
+    options, training = training_of(words, KubernetesOptions(), platform="kubernetes")
+    directory = training.directory
     for name, value in (("--image", options.image), ("--claim", options.claim)):
         if value is None:
             raise ConfigError(name, "missing; usage: triptych launch kubernetes RECIPE --image IMAGE --claim CLAIM --run /shared/runs/NAME")
@@ -80,6 +81,7 @@ def prepared(words: Sequence[str]) -> Written:
         image=options.image,
         claim=options.claim,
         mount=options.mount,
+        directory=directory,
         nodes=options.nodes,
         gpus=options.gpus,
         processes=options.of_each_node,
@@ -90,5 +92,5 @@ def prepared(words: Sequence[str]) -> Written:
         namespace=options.namespace,
     )
     within = "" if options.namespace is None else f"-n {options.namespace} "
-    text = job_manifest(job, command, written_by=written_by("kubernetes", words))
+    text = job_manifest(job, training.command, written_by=written_by("kubernetes", words))
     return Written(options, Path(options.out or f"{name}.yaml"), text, f"kubectl logs {within}{name}-worker-0", ["kubectl", "create", "-f"])

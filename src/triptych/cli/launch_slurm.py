@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from triptych.cli.launch import LaunchOptions, Written, plain_name, training, written_by
+from triptych.cli.launch import LaunchOptions, Written, plain_name, training_of, written_by
 from triptych.core.config import config
 from triptych.core.errors import ConfigError, printable
 
@@ -57,7 +57,8 @@ def prepared(words: Sequence[str]) -> Written:
     """The file of the job. Raises what `triptych train` raises for settings."""
     from triptych.runs.slurm import Job, job_file
 
-    options, directory, command = training(words, SlurmOptions(), platform="slurm", here=True)
+    options, training = training_of(words, SlurmOptions(), platform="slurm")
+    directory = training.directory
     if not directory.name:
         raise ConfigError("--run", f"got {str(directory)!r}, which has no name of its own; give a folder for the run, such as runs/NAME")
     job = Job(
@@ -75,9 +76,9 @@ def prepared(words: Sequence[str]) -> Written:
         account=options.account,
         more=options.more,
     )
-    text = job_file(job, command, python=sys.executable, written_by=written_by("slurm", words))
+    text = job_file(job, training.command, python=sys.executable, written_by=written_by("slurm", words))
     place = Path(options.out) if options.out else directory.with_name(f"{directory.name}.sbatch")
-    return Written(options, place, text, f"{directory}/slurm-JOB.out", ["sbatch"], directory)
+    return Written(options, place, text, f"{directory}/slurm-JOB.out", ["sbatch"], directory, training.check)
 
 
 def seconds_of(time: str) -> int:

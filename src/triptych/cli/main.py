@@ -5,6 +5,7 @@ Nothing heavy is imported here, so that help and spelling errors come at once.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import signal
@@ -99,6 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _fail(_out_of_memory(error), EXIT_FAILED, debug=debug)
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return _fail(UserError(f"{error.filename}: {error.strerror}"), EXIT_USER_ERROR, debug=debug)
         return _fail(error, EXIT_FAILED, debug=debug)
 
 
@@ -175,8 +178,7 @@ def _unknown(name: str) -> ConfigError:
 def _fail(error: Exception, code: int, *, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
-    alike = "triptych.engine.distributed" not in sys.modules  # what goes wrong so early does in all processes
-    if getattr(error, "first", not alike or is_first_process()):  # else another process has said it already
+    if _is_told(error):
         line = " ".join(str(error).split()) or type(error).__name__
         show(f"triptych: error: {line}", error=True)
     if is_launched():
@@ -185,6 +187,15 @@ def _fail(error: Exception, code: int, *, debug: bool) -> int:
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _is_told(error: Exception) -> bool:
+    """Whether this process says it: else another one has."""
+    if "triptych.engine.distributed" not in sys.modules:  # what goes wrong so early does in all processes
+        return getattr(error, "first", is_first_process())
+    from triptych.engine.distributed import told_elsewhere
+
+    return not told_elsewhere(error)
 
 
 def _help() -> str:

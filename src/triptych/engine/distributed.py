@@ -99,7 +99,10 @@ class World:
         return box[0]
 
     def on_main(self, act: Callable[[], T]) -> T:
-        """The result of `act` in the main process, in every process. A UserError of it is raised in every process too."""
+        """The result of `act` in the main process, in every process.
+
+        A UserError of it is raised in every process too; its attribute `first` says whether this is the process that tells the user.
+        """
         outcome: T | UserError | None = None
         if self.is_main:
             try:
@@ -108,6 +111,7 @@ class World:
                 outcome = error
         outcome = self.from_main(outcome)
         if isinstance(outcome, UserError):
+            outcome.first = self.is_main  # type: ignore[attr-defined]
             raise outcome
         return outcome  # type: ignore[return-value]
 
@@ -194,6 +198,19 @@ def patiently(doing: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
     return decorate
 
 
+def told_elsewhere(error: BaseException) -> bool:
+    """Whether another process tells the user of this error: the main one, which has passed it on, or the first to miss another one.
+
+    Also of one that has been renamed on its way, as a setting by its flag.
+    """
+    while not hasattr(error, "first"):
+        renamed = error.__context__ if error.__suppress_context__ else None
+        if not isinstance(renamed, type(error)):
+            return False
+        error = renamed
+    return not error.first  # type: ignore[attr-defined]
+
+
 @contextmanager
 def failing_together() -> Iterator[None]:
     """The context in which an error of one process ends all: the others raise PeerError, which names it."""
@@ -201,7 +218,7 @@ def failing_together() -> Iterator[None]:
         yield
     except (Exception, KeyboardInterrupt) as error:
         peers = _join(dist.get_backend())[1] if dist.is_initialized() and dist.is_torchelastic_launched() else None
-        explained = error if peers is None else peers.explained(error)
+        explained = error if peers is None or told_elsewhere(error) else peers.explained(error)
         if explained is error:
             raise
         raise explained from None

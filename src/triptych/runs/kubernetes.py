@@ -1,14 +1,17 @@
 """A training as a job of Kubernetes: a PyTorchJob (kubeflow.org/v1), which Kubeflow's training operator runs.
 
 The operator starts torchrun in a pod for each machine and tells it by its environment where the processes meet. A pod that has to go gets
-SIGTERM: the training saves and stops, in all pods. A container that ends with an error is started anew, and goes on from the newest
-checkpoint; one that ends without would finish the job, so a training that was stopped ends with an exit code of its own here.
+SIGTERM: the training saves and stops, in all pods. A pod that ends with 128 or more is made anew, without end, and goes on from the newest
+checkpoint; one that ends with another code ends the job, and `triptych.cli.pod` chooses between them. One that ends with 0 finishes the
+job, so a training that was stopped ends with an exit code of its own here. Before version 1.8 the operator let a job that had ended with
+an error stand, and its other pods go on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import yaml
@@ -17,7 +20,6 @@ from triptych.core.errors import STOPPED_CODE
 
 _AFTER_SHUTDOWN = 30  # seconds that torchrun has for ending when its processes have saved
 _STOPPED = 75  # EX_TEMPFAIL: to be tried again
-_RETRIES = 1000  # starts of containers in all; the operator gives up after few otherwise
 
 
 class _Quoting(yaml.SafeDumper):
@@ -37,6 +39,8 @@ class PodJob:
     "The PersistentVolumeClaim of the disk that all pods share."
     mount: str
     "Where the pods have it."
+    directory: PurePath
+    "The run."
     nodes: int
     gpus: int
     "Of each pod; 0: none."
@@ -53,12 +57,12 @@ class PodJob:
 def job_manifest(job: PodJob, command: Sequence[str], *, written_by: str) -> str:
     """The manifest, in YAML. `command`: that of triptych, its verb first; `written_by`: the command line, for a comment."""
     limits = {"nvidia.com/gpu": job.gpus or None, "cpu": job.cpus, "memory": job.memory}
-    words = [word.replace("$", "$$") for word in command]  # Kubernetes puts a value in the place of $(NAME), and $ in that of $$
+    run, *words = [word.replace("$", "$$") for word in (str(job.directory), *command)]  # Kubernetes puts values in the place of $(NAME)
     signals = ["--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", "--shutdown-timeout", str(job.notice)]
     container = {
         "name": "pytorch",  # the operator looks for this name
         "image": job.image,
-        "command": ["torchrun", *signals, "-m", "--", "triptych", *words],
+        "command": ["python3", "-m", "triptych.cli.pod", run, *signals, "-m", "--", "triptych", *words],
         "env": [{"name": STOPPED_CODE, "value": str(_STOPPED)}],
         "resources": {"limits": {name: value for name, value in limits.items() if value is not None}},
         "volumeMounts": [{"name": "shared", "mountPath": job.mount}, {"name": "memory", "mountPath": "/dev/shm"}],
@@ -78,9 +82,9 @@ def job_manifest(job: PodJob, command: Sequence[str], *, written_by: str) -> str
         "metadata": {"name": job.name, **({} if job.namespace is None else {"namespace": job.namespace})},
         "spec": {
             "nprocPerNode": str(job.processes),
-            "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": _RETRIES},
+            "runPolicy": {"cleanPodPolicy": "Running"},  # those that still wait for one that has ended the job have GPUs
             "elasticPolicy": meeting,
-            "pytorchReplicaSpecs": {"Worker": {"replicas": job.nodes, "restartPolicy": "OnFailure", "template": {"spec": pod}}},
+            "pytorchReplicaSpecs": {"Worker": {"replicas": job.nodes, "restartPolicy": "ExitCode", "template": {"spec": pod}}},
         },
     }
     return f"# Written by: {written_by}\n{yaml.dump(manifest, Dumper=_Quoting, sort_keys=False, width=120)}"
