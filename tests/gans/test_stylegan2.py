@@ -332,6 +332,7 @@ PUBLISHED = {
     "stylegan2-auto256": (None, 23_191_522, 24_001_089),
     "stylegan2-paper256": (None, 24_767_458, 24_001_089),
     "stylegan2-auto512": (None, 28_700_647, 28_982_849),
+    "stylegan2-auto1024": (None, 28_794_124, 29_012_513),
     "stylegan2-paper512": (None, 30_276_583, 28_982_849),
     "stylegan2-paper1024": (None, 30_370_060, 29_012_513),
     "stylegan2-ffhq1024": (None, 30_370_060, 29_012_513),

@@ -10,7 +10,7 @@ from triptych.diffusion.flow_matching import FlowMatchingConfig
 from triptych.diffusion.gaussian import GaussianConfig
 from triptych.diffusion.model import SamplingConfig
 from triptych.recipes.config import RunConfig
-from triptych.recipes.flow_matching import sit_b_2, sit_l_2, sit_s_2, sit_xl_2
+from triptych.recipes.flow_matching import sit_b_2, sit_l_2, sit_s_2, sit_xl_2, sit_xl_2_512
 
 
 def dit_s_2() -> RunConfig:
@@ -47,6 +47,15 @@ def dit_xl_2() -> RunConfig:
     file of latents with labels, of an autoencoder that has 8 times fewer pixels each way and 4 channels, encoded with --flip.
     """
     return _dit(sit_xl_2())
+
+
+def dit_xl_2_512() -> RunConfig:
+    """DiT-XL/2 on latents of ImageNet by class, 512x512, 674.8M parameters.
+
+    The settings of the paper (Peebles and Xie 2023), for 3 million steps. Published: FID 3.04, with guidance at scale 1.5. data.path is a
+    file of latents with labels, of an autoencoder that has 8 times fewer pixels each way and 4 channels, encoded with --flip.
+    """
+    return _dit(sit_xl_2_512())
 
 
 def _dit(sit: RunConfig) -> RunConfig:

@@ -2,8 +2,8 @@
 
 The published models are those of NVlabs/imaginaire. Its counts are in epochs and iterations, of eight processes; here they are images:
 118,000 in an epoch of COCO-Stuff, 2,975 of Cityscapes. Its sum of the divergence over a process's batch of 4, with weight 0.05, is a mean
-with weight 0.2. data.path holds train/ and val/ with a folder for each type, files of one name belonging together;
-model.perceptual.weights is a file of VGG-19's weights with the names of torchvision.
+with weight 0.2. It trains in float16, these in float32. data.path holds train/ and val/ with a folder for each type, files of one name
+belonging together; model.perceptual.weights is a file of VGG-19's weights with the names of torchvision.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def spade_coco256() -> RunConfig:
     """SPADE on COCO-Stuff, 256x256, 415.3M parameters, as imaginaire published it.
 
     183 classes and one for what has none, and the edges of the instances: data.path has the folders images, labels and instances. 400
-    epochs of 118,000 images took eight V100 of 32 GB two to three weeks.
+    epochs of 118,000 images took eight V100 of 32 GB two to three weeks, in float16; here in float32, and --train.precision bf16 is nearer.
     """
     total = 400 * _COCO
     return RunConfig(
@@ -128,7 +128,7 @@ def pix2pixhd_cityscapes() -> RunConfig:
     """pix2pixHD on Cityscapes, 512x1024, 182.6M parameters, as imaginaire published it.
 
     35 classes and the edges of the instances: data.path has the folders images, labels and instances. 200 epochs of 2,975 images took
-    eight V100 of 16 GB about ten hours.
+    eight V100 of 16 GB about ten hours, in float16; here it is float32, and --train.precision bf16 is nearer.
     """
     return RunConfig(
         model=Pix2PixHDConfig(),
@@ -155,7 +155,7 @@ def pix2pixhd_cityscapes() -> RunConfig:
 def pix2pixhd_cityscapes_2k() -> RunConfig:
     """pix2pixHD on Cityscapes, 1024x2048, 182.9M parameters: a local enhancer and a third discriminator over pix2pixhd-cityscapes.
 
-    100 epochs, to be started with --init-from a run of pix2pixhd-cityscapes.
+    100 epochs, to be started with --init-from a run of pix2pixhd-cityscapes; from nothing the original has 200.
     """
     recipe = pix2pixhd_cityscapes()
     model = recipe.model

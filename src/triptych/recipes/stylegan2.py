@@ -79,6 +79,11 @@ def stylegan2_auto512() -> RunConfig:
     return _auto(512)
 
 
+def stylegan2_auto1024() -> RunConfig:
+    """StyleGAN2 with ADA on any images, 1024x1024, for one GPU, 28.8M parameters; as stylegan2-auto64."""
+    return _auto(1024)
+
+
 def stylegan2_ffhq1024() -> RunConfig:
     """StyleGAN2 on FFHQ, 1024x1024, 30.4M parameters.
 

@@ -78,9 +78,9 @@ def unit_winter2summer() -> RunConfig:
     """UNIT between winter and summer, 512x512, 17.9M parameters.
 
     The settings published with imaginaire: 500,000 iterations of one image of each domain. The rate halves every 100 epochs, for which
-    optim.decay_every supposes 1,200 images in the larger domain: give 100 times your own number. The average of the weights has the
-    original's default values; whether the published training took one is not known here. data.path is a folder with images_a (winter) and
-    images_b (summer), or with train/images_a and so on.
+    optim.decay_every supposes 1,200 images in the larger domain: give 100 times your own number. The average of the weights is taken there
+    too, with default values: a rate of 0.9999 from step 1,000 on. data.path is a folder with images_a (winter) and images_b (summer), or
+    with train/images_a and so on.
     """
     return RunConfig(
         model=UNITConfig(

@@ -1,0 +1,195 @@
+"""Recipes of diffusion, flow matching and mean flows against the tables of the papers, in the papers' own units."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from triptych.core.batch import DataSpec
+from triptych.core.model import TrainingProgress
+from triptych.diffusion.adm import ADMConfig
+from triptych.diffusion.dit import DiTConfig
+from triptych.diffusion.edm import EDMConfig
+from triptych.diffusion.edm_networks import ADMUNetConfig, SongUNetConfig
+from triptych.diffusion.flow_matching import FlowMatchingConfig
+from triptych.diffusion.mean_flow import MeanFlowConfig
+from triptych.engine.schedule import scheduled_rate
+from triptych.recipes.catalogue import find_recipe, load_recipe
+from triptych.recipes.config import RunConfig
+
+
+def parameters(recipe: RunConfig, *, size: int, channels: int = 3, classes: int | None = None) -> int:
+    """How many the model has that learns such images."""
+    with torch.device("meta"):
+        model: Any = recipe.model.build(DataSpec(image_size=size, channels=channels, num_classes=classes))
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+class EDMRow(NamedTuple):
+    """Of Table 7 and of the options that the published networks were trained with (github.com/NVlabs/edm, README)."""
+
+    image_size: int
+    classes: int | None
+    batch: int
+    rate: float
+    dropout: float
+    augment: float
+    half_life: float
+    "Of the average, in millions of images."
+    duration: int
+    "In millions of images."
+    calls: int
+    "Of the network, for a sample."
+    parameters: int
+
+
+EDM = {
+    "edm-cifar10": EDMRow(32, None, 512, 1e-3, 0.13, 0.12, 0.5, 200, 35, 55_733_891),
+    "edm-cifar10-cond": EDMRow(32, 10, 512, 1e-3, 0.13, 0.12, 0.5, 200, 35, 55_735_299),
+    "edm-ffhq64": EDMRow(64, None, 256, 2e-4, 0.05, 0.15, 0.5, 200, 79, 61_805_571),
+    "edm-afhqv2": EDMRow(64, None, 256, 2e-4, 0.25, 0.15, 0.5, 200, 79, 61_805_571),
+    "edm-imagenet64": EDMRow(64, 1000, 4096, 1e-4, 0.10, 0.0, 50, 2500, 511, 295_899_267),
+}
+EDM |= {
+    f"{name}-ve": EDM[name]._replace(parameters=count) for name, count in (("edm-cifar10", 56_397_827), ("edm-cifar10-cond", 56_400_643))
+}
+EDM |= {f"{name}-ve": EDM[name]._replace(parameters=62_761_091) for name in ("edm-ffhq64", "edm-afhqv2")}
+"""VE: the same training with NCSN++."""
+
+
+@pytest.mark.parametrize("name", EDM)
+def test_edm(name: str) -> None:
+    """Besides its row: Adam (0.9, 0.999), a rate that rises over 10 million images, an average of at most 5 % of those seen."""
+    recipe, row = load_recipe(name), EDM[name]
+    model, train, optim, (average,) = recipe.model, recipe.train, recipe.optim, recipe.train.all_averages
+    assert isinstance(model, EDMConfig) and isinstance(model.network, SongUNetConfig | ADMUNetConfig)
+    assert (train.batch_size, train.total_images) == (row.batch, row.duration * 1_000_000)
+    for seen in (0, 1_000_000, 9_999_360, 50_000_000, row.duration * 1_000_000 - row.batch):
+        progress = TrainingProgress(seen, row.batch, train.total_images)
+        assert scheduled_rate(optim.learning_rate, optim, progress) == pytest.approx(row.rate * min((seen + row.batch) / 10e6, 1))
+        half_life = min(row.half_life * 1e6, 0.05 * seen)
+        assert average.rate_at(seen, images=row.batch) == pytest.approx(0.5 ** (row.batch / half_life) if half_life else 0)
+    assert (optim.name, optim.betas, optim.weight_decay, optim.clip_norm) == ("adam", (0.9, 0.999), 0, None)
+    # There the loss is a sum over the numbers of an image, here a mean: the same steps of Adam need an eps that is smaller by as much.
+    assert optim.eps * 3 * row.image_size**2 == pytest.approx(1e-8)
+    assert (model.noise_mean, model.noise_std, model.sigma_data) == (-1.2, 1.2, 0.5)
+    assert (model.network.dropout, model.augmentation.p, model.class_conditional) == (row.dropout, row.augment, row.classes is not None)
+    # Mirrored images are among the changes that the network is told of, and ImageNet's were not mirrored.
+    assert not recipe.data.flip and recipe.data.image_size == row.image_size
+    sampling = model.sampling
+    assert (sampling.sampler, 2 * sampling.steps - 1, sampling.sigma_min, sampling.sigma_max, sampling.rho) == (
+        "heun",
+        row.calls,
+        0.002,
+        80,
+        7,
+    )
+    churn = (40, 0.05, 50, 1.003) if row.classes == 1000 else (0, 0, None, 1)
+    assert (sampling.churn, sampling.churn_min, sampling.churn_max, sampling.churn_noise) == churn
+    assert parameters(recipe, size=row.image_size, classes=row.classes) == row.parameters
+
+
+@pytest.mark.parametrize("name", [name for name in EDM if name.endswith("-ve")])
+def test_edm_with_ncsnpp_differs_in_its_network_alone(name: str) -> None:
+    recipe, other = load_recipe(name), load_recipe(name.removesuffix("-ve"))
+    network = recipe.model.network  # type: ignore[attr-defined]
+    assert isinstance(network, SongUNetConfig)
+    assert (network.embedding, network.embedding_mult, network.encoder, network.resample_filter) == ("fourier", 2, "residual", (1, 3, 3, 1))
+    same = {"embedding": "positional", "embedding_mult": 1, "encoder": "standard", "resample_filter": [1.0, 1.0]}
+    assert recipe.updated({"model": {"network": same}}) == other
+
+
+ADM = {
+    "adm-imagenet64": (540_000, 2048, 3e-4, 0.1, "cosine", 192, 3),
+    "adm-imagenet128": (4_360_000, 256, 1e-4, 0.0, "linear", 256, 2),
+    "adm-imagenet256": (1_980_000, 256, 1e-4, 0.0, "linear", 256, 2),
+    "adm-imagenet512": (1_940_000, 256, 1e-4, 0.0, "linear", 256, 2),
+    "adm-lsun-bedroom": (500_000, 256, 1e-4, 0.1, "linear", 256, 2),
+    "adm-lsun-cat": (200_000, 256, 1e-4, 0.1, "linear", 256, 2),
+    "adm-lsun-horse": (250_000, 256, 1e-4, 0.1, "linear", 256, 2),
+}
+"""Iterations, batch, learning rate, dropout, schedule, channels and depth (Dhariwal and Nichol 2021, Table 11 and its note)."""
+
+
+@pytest.mark.parametrize("name", ADM)
+def test_adm(name: str) -> None:
+    """Besides its row: AdamW (0.9, 0.999) at a constant rate, an average at 0.9999, 1000 steps, both halves of the output learned."""
+    recipe, (iterations, batch, rate, dropout, schedule, channels, depth) = load_recipe(name), ADM[name]
+    model, train, optim = recipe.model, recipe.train, recipe.optim
+    assert isinstance(model, ADMConfig)
+    assert (train.total_images, train.batch_size, train.ema_rates) == (iterations * batch, batch, (0.9999,))
+    assert (optim.name, optim.learning_rate, optim.betas, optim.weight_decay) == ("adamw", rate, (0.9, 0.999), 0)
+    assert (optim.schedule, optim.warmup_images, optim.clip_norm) == ("constant", 0, None)
+    network: Any = model.network
+    assert (network.dropout, network.num_channels, network.num_res_blocks) == (dropout, channels, depth)
+    assert network.attention_resolutions == (32, 16, 8) and network.resblock_updown and network.scale_shift_norm
+    diffusion = model.diffusion
+    assert (diffusion.steps, diffusion.schedule, diffusion.mean, diffusion.variance) == (1000, schedule, "epsilon", "learned_range")
+    assert (diffusion.loss, model.sampling.steps) == ("mse", None if "lsun" in name else 250) and recipe.data.flip
+
+
+IMPROVED = {
+    "adm-cifar10": (32, 500_000, 0.3, "rescaled_mse", 52_546_438),
+    "adm-cifar10-vlb": (32, 500_000, 0.3, "rescaled_kl", 52_546_438),
+    "adm-imagenet64-uncond": (64, 1_500_000, 0.0, "rescaled_mse", 121_063_942),
+    "adm-imagenet64-uncond-vlb": (64, 1_500_000, 0.0, "rescaled_kl", 121_063_942),
+}
+"""Size, iterations, dropout, loss and parameters of the files that improved-diffusion publishes, which are called after these."""
+
+
+@pytest.mark.parametrize("name", IMPROVED)
+def test_improved_diffusion(name: str) -> None:
+    """Flags that its README gives: 128 channels, 3 blocks, 4000 steps, cosine, learning rate 1e-4, batch 128; --use_kl draws by losses."""
+    recipe, (size, iterations, dropout, loss, count) = load_recipe(name), IMPROVED[name]
+    model, train, optim = recipe.model, recipe.train, recipe.optim
+    assert isinstance(model, ADMConfig)
+    assert (train.total_images, train.batch_size, train.ema_rates) == (iterations * 128, 128, (0.9999,))
+    assert (optim.name, optim.learning_rate, optim.schedule, optim.weight_decay) == ("adamw", 1e-4, "constant", 0)
+    diffusion, network = model.diffusion, model.network
+    assert (diffusion.steps, diffusion.schedule, diffusion.variance, diffusion.loss) == (4000, "cosine", "learned_range", loss)
+    assert diffusion.rescale_timesteps and model.timestep_sampler == ("uniform" if loss == "rescaled_mse" else "loss-second-moment")
+    assert network.dropout == dropout and not recipe.data.flip, "its loader mirrors nothing"  # type: ignore[union-attr]
+    assert recipe.data.image_size == size and recipe.data.labels == "none"
+    assert parameters(recipe, size=size) == count
+
+
+@pytest.mark.parametrize(("name", "fid"), [("sit-xl-2-512", "2.62"), ("dit-xl-2-512", "3.04")])
+def test_transformers_of_512_pixels(name: str, fid: str) -> None:
+    """Those of 256 pixels for 3 million steps of 256 images (Peebles and Xie 2023; Ma et al. 2024)."""
+    recipe, small = load_recipe(name), load_recipe(name.removesuffix("-512"))
+    assert (recipe.train.total_images, recipe.train.batch_size, recipe.data.image_size) == (3_000_000 * 256, 256, 512)
+    same = {"train": {"total_images": small.train.total_images}, "data": {"image_size": 256}}
+    assert recipe.updated(same) == small and f"FID {fid}," in find_recipe(name).description
+    assert parameters(recipe, size=64, channels=4, classes=1000) == 674_834_720
+
+
+def test_flow_matching_on_cifar10() -> None:
+    """facebookresearch/flow_matching, examples/image: 8 processes of 64 images, 3,000 epochs of 50,000, AdamW as PyTorch has it."""
+    recipe = load_recipe("flow-cifar10")
+    model, train, optim = recipe.model, recipe.train, recipe.optim
+    assert isinstance(model, FlowMatchingConfig)
+    assert (train.batch_size, train.total_images) == (8 * 64, 3_000 * 50_000)
+    (average,), steps = train.all_averages, (0, 100, 10_000, 200_000)
+    assert [average.rate_at(512 * n, images=512) for n in steps] == pytest.approx([min(0.999, (1 + n) / (10 + n)) for n in steps])
+    decay = torch.optim.AdamW([torch.zeros(1)]).defaults["weight_decay"]
+    assert (optim.name, optim.learning_rate, optim.betas, optim.weight_decay) == ("adamw", 1e-4, (0.9, 0.95), decay)
+    assert (optim.schedule, optim.warmup_images, recipe.data.flip, model.times) == ("constant", 0, True, "edm-skewed")
+    assert (model.sampling.sampler, model.sampling.steps, model.sampling.grid) == ("ode-heun", 50, "edm")
+    assert round(parameters(recipe, size=32) / 1e6, 1) == 55.7
+
+
+def test_mean_flow_b_4() -> None:
+    """The settings of the paper's program (configs/run_b4.yml over default.py); its guidance acts as one of scale 1 / (1 - 0.5)."""
+    recipe = load_recipe("mean-flow-b-4")
+    model, train, optim = recipe.model, recipe.train, recipe.optim
+    assert isinstance(model, MeanFlowConfig) and model.network == DiTConfig(patch=4, width=768, depth=12, heads=12)
+    epochs = train.total_images / (1_281_167 // 256 * 256)
+    assert (epochs, train.batch_size, train.ema_rates, train.ema_warmup) == (240, 256, (0.9999,), False)
+    assert (optim.name, optim.learning_rate, optim.betas, optim.weight_decay) == ("adamw", 1e-4, (0.9, 0.95), 0)
+    assert (optim.schedule, optim.warmup_images) == ("constant", 0)
+    assert (model.time_mean, model.time_deviation, model.equal_share, model.label_dropout) == (-0.4, 1.0, 0.75, 0.1)
+    assert (model.guidance_scale, model.guidance_mix, model.weight_power, model.weight_constant) == (1.0, 0.5, 1.0, 0.01)
+    assert (model.sampling.steps, recipe.data.source, recipe.data.image_size, recipe.data.flip) == (1, "latents", 256, True)
+    assert parameters(recipe, size=32, channels=4, classes=1000) // 10**6 == 131
