@@ -134,7 +134,9 @@ def test_balanced_classes_are_no_pairs_but_where_it_is_said(tmp_path):
 def test_what_pairs_are_called(tmp_path, name):
     for folder in (name, "other"):
         write_folder(tmp_path / folder, ["0.png", "1.png"])
-    assert look(tmp_path).pairs is not None and look(tmp_path, pairs=False).classes == 2
+    seen = look(tmp_path).pairs
+    assert seen is not None and look(tmp_path, pairs=False).classes == 2
+    assert seen.target == (name if name == "photos" else "other"), "edges, maps and the like are what it is made of"
 
 
 def test_a_bad_image_is_passed_over_and_said(tmp_path, machine):
@@ -254,9 +256,10 @@ def test_the_recipe_by_images_speed_and_family(seen, rate, family, recipe, size,
 
 
 def candidates() -> list[tuple[Look, Candidate]]:
-    squares = {side: dataclasses.replace(DIGITS, sides=(side, side, side), shape=(side, side)) for side in (16, 28, 32)}
+    squares = {side: dataclasses.replace(DIGITS, sides=(side, side, side), shape=(side, side)) for side in (16, 20, 24, 27, 28, 32)}
+    grey = dataclasses.replace(PHOTOS, channels=1)
     two = dataclasses.replace(STREETS, pairs=Pairs("a", (), (), False, ("b",)))
-    found = [(PHOTOS, one) for family in choosing.PHOTOS.values() for one in family]
+    found = [(seen, one) for seen in (PHOTOS, grey) for family in choosing.PHOTOS.values() for one in family]
     found += [(seen, one) for seen in squares.values() for family in choosing.SMALL.values() for one in family]
     return [*found, *((STREETS, one) for one in choosing.PAIRS), *((two, one) for one in choosing.TWO_PHOTOS)]
 
@@ -289,6 +292,27 @@ def test_details_of_the_data(machine):
     assert (padded.pad, padded.enlarge) == (2, False)
     small = chosen(dataclasses.replace(PHOTOS, sides=(20, 40, 60))).config.data
     assert small.enlarge and small.image_size == 32
+    assert photos.data.enlarge, "for only some of the files were looked at"
+
+
+@pytest.mark.parametrize(("side", "pad", "enlarged"), [(24, 4, False), (27, 0, True), (28, 2, False), (29, 0, True), (32, 0, False)])
+def test_a_border_is_as_wide_on_both_sides(side, pad, enlarged):
+    """A pixel more on one side cannot be said, and without it these images would be too small."""
+    seen = dataclasses.replace(DIGITS, sides=(side, side, side), shape=(side, side))
+    data = settings_for(seen, Candidate("stylegan2-mnist", 32, 0, ""), [])["data"]
+    assert (data.get("pad", 0), data.get("enlarge", False)) == (pad, enlarged)
+
+
+def test_a_few_small_images_do_not_choose_the_size(tmp_path, machine):
+    """Nine of ten have to be as large; the others are enlarged."""
+    write_folder(tmp_path, [f"{k}.png" for k in range(19)], size=(90, 70))
+    write_folder(tmp_path, ["small.png"], size=(20, 20))
+    machine(1e4)
+    choice = chosen(look(tmp_path), family="diffusion")
+    assert choice.config.data.image_size == 64 and choice.config.data.enlarge
+    assert dict(choice.reasons)["size"] == "64x64: the largest there is for such images, to which smaller images are enlarged"
+    write_folder(tmp_path, ["small2.png", "small3.png"], size=(20, 20))
+    assert chosen(look(tmp_path), family="diffusion").config.data.image_size == 32
 
 
 def test_pairs_are_for_gans_alone(machine):
@@ -297,29 +321,38 @@ def test_pairs_are_for_gans_alone(machine):
         chosen(STREETS, family="flow")
 
 
-@pytest.mark.parametrize(("count", "p"), [(500, 0.3), (5_000, 0.15), (50_000, 0.12), (100_000, None)])
+@pytest.mark.parametrize(("count", "p"), [(500, 0.3), (5_000, 0.15), (50_000, 0.12), (100_000, 0.0)])
 def test_augmentation_by_the_number_of_images(count, p):
     changes = augmentation(dataclasses.replace(PHOTOS, count=count), "edm-photos64", [])
-    assert (changes["model"]["augmentation"]["p"] if changes else None) == p
+    assert changes["model"]["augmentation"]["p"] == p
+
+
+def test_grey_photos_are_neither_turned_nor_mirrored(machine):
+    """What the reason says, of a recipe whose own augmentation does both."""
+    machine(1e4)
+    assert load_recipe("edm-photos64").model.augmentation.p > 0  # type: ignore[attr-defined]
+    choice = chosen(dataclasses.replace(PHOTOS, channels=1, count=20_000))
+    assert choice.recipe == "edm-photos64" and "not mirrored" in dict(choice.reasons)["augmentation"]
+    assert choice.config.model.augmentation.p == 0 and not choice.config.data.flip  # type: ignore[attr-defined]
 
 
 def test_few_images_are_said_to_be_copied():
-    (line,) = few(dataclasses.replace(PHOTOS, count=999), "stylegan2-digits", augmented=False)
+    (line,) = few(dataclasses.replace(PHOTOS, count=999), "stylegan2-digits")
     assert "copies" in line and "--init-from" in line and "ADA" in line
-    (line,) = few(STREETS, "spade-camvid", augmented=False)
+    (line,) = few(STREETS, "spade-camvid")
     assert "468 pairs" in line and "--init-from" in line
-    assert not few(dataclasses.replace(PHOTOS, count=1_000), "stylegan2-digits", augmented=False)
-    (line,) = few(dataclasses.replace(PHOTOS, count=500), "edm-photos64", augmented=True)
+    assert not few(dataclasses.replace(PHOTOS, count=1_000), "stylegan2-digits")
+    (line,) = few(dataclasses.replace(PHOTOS, count=500), "edm-photos64")
     assert "Augmentation is on" in line
 
 
 def test_few_grey_images_are_not_called_enough():
     reasons: list[tuple[str, str]] = []
     grey = dataclasses.replace(PHOTOS, count=500, channels=1)
-    assert augmentation(grey, "edm-digits", reasons) == {}
+    assert augmentation(grey, "glow-digits", reasons) == {}
     ((_, why),) = reasons
     assert "enough" not in why and "characters that are moved or turned" in why
-    (line,) = few(grey, "edm-digits", augmented=False)
+    (line,) = few(grey, "edm-digits")
     assert "A shorter run makes fewer" in line and "ugmentation is on" not in line
 
 
@@ -360,6 +393,18 @@ def test_what_does_not_fit_into_memory_is_cut(machine):
     assert chosen(PHOTOS).config.train.batch_size == whole.largest
 
 
+def test_what_a_plan_warns_of_is_said(machine, monkeypatch):
+    """Of the run as it was chosen: its length, and the microbatch that fits."""
+    machine(1e4)
+    measured = choosing.plan
+    monkeypatch.setattr(choosing, "plan", lambda config, **given: dataclasses.replace(measured(config, **given), free_disk=1))
+    epochs, disk = chosen(PHOTOS, hours=2.0).warnings
+    assert "the checkpoints take 4 MB and the disk has 1" in disk and "of its 1,000 images" in epochs
+    assert len(chosen(PHOTOS, hours=0.1).warnings) == 1
+    machine(1000.0, memory=dataclasses.replace(MEMORY, free_bytes=2 * 10**9 + 2 * 10**8))
+    assert not chosen(PHOTOS, hours=1.0).warnings
+
+
 def test_grids_that_take_long_have_fewer_samples(machine):
     machine(20.0, grid=640.0)  # ten seconds a sample
     train = chosen(PHOTOS, hours=0.5).config.train
@@ -377,7 +422,8 @@ def test_a_network_that_is_too_slow_to_measure_is_passed_over(machine, monkeypat
     choice = chosen(PHOTOS, say=said.append)
     assert choice.config.data.image_size == 32
     assert said.count("it was not measured: it took too long") == 3 and not any("0 images in the time" in line for line in said)
-    assert any("not measured" in why for what, why in choice.reasons if what == "recipe")
+    reasons = dict(choice.reasons)
+    assert reasons["recipe"].endswith("not measured; larger ones would see too few or could not be measured")
 
 
 @pytest.mark.parametrize(("hours", "limit"), [(0.05, 45.0), (6.0, 90.0)])
@@ -412,13 +458,22 @@ def test_the_file_says_the_same_as_toml_and_as_json(seen, machine, tmp_path):
     assert all(f"# {what}: " in texts["a.toml"] for what, _ in choice.reasons)
 
 
+def test_a_file_and_a_run_are_named_like_the_images_but_never_like_options(machine, tmp_path, monkeypatch, capsys):
+    machine(3.0)
+    monkeypatch.chdir(tmp_path)
+    write_folder(tmp_path / "-photos-.v2", ["0.png"], size=(40, 36))
+    assert main(["init", "./-photos-.v2", "--hours", "0.011"]) == 0
+    assert capsys.readouterr().out.endswith("train it: triptych train --config photos.toml\n")
+    assert tomllib.loads(Path("photos.toml").read_text())["run"] == "runs/photos"
+
+
 def test_init_and_then_train_without_another_flag(machine, tmp_path, monkeypatch, capsys):
     machine(3.0)
     monkeypatch.chdir(tmp_path)
     write_folder(tmp_path / "photos", [f"{k}.png" for k in range(12)], size=(40, 36))
     assert main(["init", "photos", "--hours", "0.011", "--device", "cpu", "--run", "there"]) == 0
     shown = capsys.readouterr().out
-    assert "expect copies" in shown and shown.endswith("train it: triptych train --config photos.toml\n")
+    assert "expect copies" in shown and shown.endswith("train it: triptych train --config photos.toml --device cpu\n")
     assert main(["init", "photos", "--hours", "0.011"]) == 2
     assert "--out: photos.toml is there already" in capsys.readouterr().err
     assert main(["init", "photos", "--out", "photos/0.png/photos.toml"]) == 2
@@ -431,9 +486,9 @@ def test_init_and_then_train_without_another_flag(machine, tmp_path, monkeypatch
     assert (tmp_path / "there/checkpoints/000000008").is_dir()
     (tmp_path / "runs").mkdir()
     (tmp_path / "there").rename(tmp_path / "runs/there")
-    again = ["init", "photos", "--hours", "0.011", "--device", "cpu", "--out", "again.toml"]
-    assert main(again) == 0, "beside the runs that are there"
-    assert tomllib.loads(Path("again.toml").read_text())["run"] == "runs/photos"
+    again = ["init", "photos", "--hours", "0.011", "--device", "cpu", "--out", "new/again.toml"]
+    assert main(again) == 0, "beside the runs that are there, in a folder that is made"
+    assert tomllib.loads(Path("new/again.toml").read_text())["run"] == "runs/photos"
     capsys.readouterr()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/letter.txt").touch()
@@ -450,6 +505,7 @@ def test_init_and_then_train_without_another_flag(machine, tmp_path, monkeypatch
     ("arguments", "line"),
     [
         ([], "no images given"),
+        ([""], "no images given"),
         (["--hours", "3"], "where the images are expected"),
         (["nothing"], "does not exist"),
         (["there", "--hours", "0"], "--hours: got 0.0, expected 0.01 to 10,000"),

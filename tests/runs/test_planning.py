@@ -23,7 +23,7 @@ from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import World
 from triptych.runs import disk, plan_probe, planning, train
 from triptych.runs.operations import Operations
-from triptych.runs.plan_figures import Memory, Plan, Size, kept_bytes, line_through, step_seconds, times_due
+from triptych.runs.plan_figures import Memory, Plan, Size, kept_bytes, line_through, rounded, step_seconds, times_due
 from triptych.runs.plan_probe import Task, _extrapolated, _loop, _operations, kinds_of_iterations, measure, middle
 from triptych.runs.planning import next_size, plan
 
@@ -137,6 +137,28 @@ def test_the_largest_microbatch_by_hand():
     assert dataclasses.replace(MEMORY, loader_bytes=5 * 10**8).largest == 70
 
 
+def test_what_did_not_fit_bounds_the_largest():
+    """Whatever the line says: a level one, of a single size, says nothing."""
+    level = dataclasses.replace(MEMORY, per_image=0.0, most=2)
+    assert level.largest == 2 and dataclasses.replace(level, free_bytes=None).largest == 2
+    assert dataclasses.replace(MEMORY, most=16).largest == 16 and dataclasses.replace(MEMORY, most=90).largest == 75
+    plan = dataclasses.replace(PLAN, memory=level)
+    assert plan.warnings() == ["10 images at once do not fit into memory: --train.microbatch 2"]
+    shown = "\n".join(cli.lines_of(plan))
+    assert "10 images at once do not fit (tried)" in shown and "the largest microbatch that fits is 2" in shown
+    assert not dataclasses.replace(PLAN, memory=dataclasses.replace(MEMORY, most=10)).warnings()
+
+
+def test_large_numbers_have_no_exponent():
+    values = {0.0701: "0.0701", 68.64: "68.6", 999.4: "999", 999.6: "1,000", 2309.3: "2,309", 1.5e7: "15,000,000"}
+    assert [rounded(value) for value in values] == list(values.values())
+    plan = dataclasses.replace(PLAN, loader_rate=23_456.7, operations=1.2345e12, total_images=4_060_000, checkpoints_by_images=4_061)
+    shown = "\n".join(cli.lines_of(plan))
+    assert all(words in shown for words in ("23,457 images/s", "1,234 GFLOP", "4,060 epochs", "4,061 checkpoints"))
+    assert "e+" not in shown
+    assert cli.hours(2000.4 * 86_400) == "2,000 days" and cli.hours(90.0) == "90 seconds"
+
+
 def test_the_peak_may_be_beside_the_steps():
     """2 GB of steps with 10 images; grids or evaluations that take 3 GB are the peak then, but for 25 images the steps are."""
     high = dataclasses.replace(MEMORY, least=3e9)
@@ -170,7 +192,8 @@ def test_which_sizes_are_measured():
     assert next_size([*slow, *sized((8, 0), seconds=(9.0,))], 64, group=1, seconds=10) is None
     assert next_size([*slow, *sized((8, 0), seconds=(4.0,))], 64, group=1, seconds=10) == 16
     assert next_size(sized((2, 0)), 2, group=1, seconds=10) is None
-    assert next_size(sized((4, 0), seconds=(0.1,)), 12, group=4, seconds=10) == 4 * 3 // 2 // 4 * 4 or 12
+    assert next_size(sized((4, 0), seconds=(0.1,)), 12, group=4, seconds=10) == 12  # half of it is measured already
+    assert next_size(sized((4, 0), seconds=(0.1,)), 24, group=4, seconds=10) == 12
 
 
 def test_what_is_still_to_come():
@@ -352,17 +375,57 @@ def test_a_batch_that_is_cut_is_measured_with_one_and_with_two_microbatches(tmp_
     assert len(found["seconds"]) == 2 and found["drawn"] == 1
 
 
+ANSWER = {
+    "flops": 1.0,
+    "stored_bytes": {},
+    "power_bytes": 0,
+    "gradient_bytes": 0,
+    "loader": 1.0,
+    "grid_seconds": 0.0,
+    "begin_bytes": 0,
+    "begin_seconds": 1.0,
+    "around_bytes": 0,
+    "loader_processes": 0,
+    "loader_bytes": 0,
+    "evaluation_seconds": None,
+    "reference_seconds": None,
+    "start_bytes": 0,
+    "free_bytes": None,
+    "device": "cpu",
+    "precision": "float32",
+    "validation_seconds": None,
+}
+"""Of the process that measures, but for seconds and the peak."""
+
+
+@pytest.mark.parametrize(
+    ("fitting", "tried", "most"),
+    [(2, [2, 32, 8, 4], 2), (4, [2, 32, 8, 4], 4), (8, [2, 32, 8, 16], 8), (32, [2, 32, 64], 32), (64, [2, 32, 64], None)],
+)
+def test_where_memory_ends_smaller_sizes_are_tried(fitting, tried, most, tmp_path, monkeypatch):
+    asked = []
+
+    def answer(task: Task) -> dict:
+        (size,) = task.batches
+        asked.append(size)
+        if size > fitting:
+            raise planning.NoMemory
+        return ANSWER | {"seconds": [0.01 * size], "peak_bytes": 1000 + size}
+
+    monkeypatch.setattr(planning, "measured_apart", answer)
+    found = plan(small(tmp_path).updated({"train": {"batch_size": 64}}), directory=tmp_path / "none", device="cpu")
+    assert (asked, found.memory.most) == (tried, most)
+    assert found.memory.largest == most or (most is None and found.memory.largest > 64)  # type: ignore[operator]
+    assert bool(found.warnings() and "64 images at once do not fit" in found.warnings()[-1]) == (most is not None)
+
+
 @pytest.mark.parametrize(("microbatch", "batches", "whole"), [("auto", (6,), True), (None, (6,), True), (3, (3, 6), False)])
 def test_a_microbatch_that_is_to_be_found_is_planned_as_the_whole_batch(microbatch, batches, whole, tmp_path, monkeypatch):
     asked = []
 
     def answer(task: Task) -> dict:
         asked.append(task)
-        other = {"flops": 1.0, "stored_bytes": {}, "power_bytes": 0, "gradient_bytes": 0, "loader": 1.0, "grid_seconds": 0.0}
-        other |= {"begin_bytes": 0, "begin_seconds": 1.0, "around_bytes": 0, "loader_processes": 0, "loader_bytes": 0}
-        other |= dict.fromkeys(("evaluation_seconds", "reference_seconds"))
-        found = {"seconds": [1.0 for _ in task.batches], "peak_bytes": task.batches[-1], "start_bytes": 0, "free_bytes": None}
-        return found | other | {"device": "cpu", "precision": "float32", "validation_seconds": None}
+        return ANSWER | {"seconds": [1.0 for _ in task.batches], "peak_bytes": task.batches[-1]}
 
     monkeypatch.setattr(planning, "measured_apart", answer)
     config = small(tmp_path).updated({"train": {"microbatch": microbatch}})

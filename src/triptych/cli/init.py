@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in ("-h", "--help"):
         show_page(USAGE)
         return 0
-    if not arguments:
+    if not arguments or not arguments[0]:
         raise ConfigError("", f"no images given; usage: {_LINE}")
     if arguments[0].startswith("-"):
         raise ConfigError("", f"got {arguments[0]!r} where the images are expected; usage: {_LINE}")
@@ -64,8 +64,8 @@ def main(arguments: Sequence[str]) -> int:
     options = configure(arguments[1:])
     require_images(images)
     place = user_path(images).absolute()
-    name = re.split(r"[.{*?\[]", place.name)[0].rstrip("-_") or "images"
-    out = Path(options.out or f"{name}.toml")
+    name = re.split(r"[.{*?\[]", place.name)[0].strip("-_") or "images"
+    out = user_path(options.out or f"{name}.toml")
     if out.exists():
         raise ConfigError("--out", f"{out} is there already: give another name, or remove it")
 
@@ -90,6 +90,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     asked = shlex.join(["triptych", "init", *arguments])
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)
         write_text(out, as_json(choice, run=run) if out.suffix == ".json" else as_toml(choice, run=run, head=f"written by {asked}"))
     except OSError as error:
         raise ConfigError("--out", f"cannot write {out}: {explain(error)}") from None
@@ -97,7 +98,8 @@ def main(arguments: Sequence[str]) -> int:
         show(f"{what:13} {why}")
     for warning in choice.warnings:
         show(f"warning: {warning}")
-    show(f"train it: triptych train --config {shlex.quote(str(out))}")
+    device = [] if options.device is None else ["--device", options.device]
+    show(f"train it: {shlex.join(['triptych', 'train', '--config', str(out), *device])}")
     return 0
 
 

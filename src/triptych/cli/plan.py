@@ -118,15 +118,19 @@ def main(arguments: Sequence[str]) -> int:
 
 def lines_of(plan: Plan) -> Iterator[str]:
     """The plan in words: a line for each thing that a run takes, then the warnings."""
+    from triptych.runs.plan_figures import rounded
+
     networks = ", ".join(f"{name} {count:,}" for name, count in plan.parameters.items())
     yield f"parameters      {sum(plan.parameters.values()):,} ({networks})"
-    yield f"operations      {plan.operations / 1e9:.3g} GFLOP an image, forward and backward, all phases"
+    yield f"operations      {rounded(plan.operations / 1e9)} GFLOP an image, forward and backward, all phases"
     if plan.scaled is not None:
         yield from _processes(plan.scaled)
     memory, cut = plan.memory, "microbatch" if plan.memory.divisible else "batch"
     for size in plan.sizes:
         yield f"memory          {in_bytes(size.peak_bytes)} with {size.images} images at once (measured)"
-    if all(size.images != plan.at_once for size in plan.sizes):
+    if memory.too_many(plan.at_once):
+        yield f"memory          {plan.at_once} images at once do not fit (tried)"
+    elif all(size.images != plan.at_once for size in plan.sizes):
         yield f"memory          {in_bytes(plan.memory_bytes)} with {plan.at_once} images at once (by the line through these)"
     elif plan.scaled is not None:
         yield f"memory          {in_bytes(plan.memory_bytes)} with {plan.at_once} images at once in each process"
@@ -139,16 +143,17 @@ def lines_of(plan: Plan) -> Iterator[str]:
             says += " in each process" if memory.divisible else f" in each process, {largest * plan.processes:,} in all of them"
         yield f"                {in_bytes(memory.free_bytes)} are free: {says}"
     note = ", from smaller sizes" if plan.extrapolated else ""
-    yield f"speed           {plan.rate:,.3g} images/s ({plan.step_seconds:.3g} s a step of {plan.images_per_step:,} images{note})"
+    yield f"speed           {rounded(plan.rate)} images/s ({plan.step_seconds:.3g} s a step of {plan.images_per_step:,} images{note})"
     count = memory.loader_processes
-    beside = f" by {count} process{'' if count == 1 else 'es'}, which take {in_bytes(memory.loader_bytes)} more" if count else ""
-    yield f"loader          {plan.loader_rate:,.3g} images/s{beside}"
+    processes = "process, which takes" if count == 1 else "processes, which take"
+    beside = f" by {count} {processes} {in_bytes(memory.loader_bytes)} more" if count else ""
+    yield f"loader          {rounded(plan.loader_rate)} images/s{beside}"
     left = "" if not plan.images_seen else f" from {plan.images_seen:,}"
     yield f"time            {hours(plan.seconds_left)}{left} to {plan.total_images:,} images; {_around(plan)}"
     yield f"                {hours(plan.seconds_to_checkpoint)} to the next checkpoint"
     disk = f"{in_bytes(plan.kept_bytes)} at most ({in_bytes(plan.checkpoint_bytes)} a checkpoint)"
     yield f"disk            {disk}; {in_bytes(plan.free_disk)} free"
-    yield f"data            {plan.training_images:,} images, {plan.epochs:,.3g} epochs"
+    yield f"data            {plan.training_images:,} images, {rounded(plan.epochs)} epochs"
     missing = NOT_COUNTED[plan.device == "cpu"] if plan.scaled is None else (_SMALL, *NOT_COUNTED[plan.device == "cpu"][1:])
     yield f"not counted     {', '.join(missing)}"
     for warning in plan.warnings():
@@ -174,13 +179,15 @@ def _processes(scaled: Scaled) -> Iterator[str]:
 
 def hours(seconds: float) -> str:
     """A time in the unit that suits it."""
+    from triptych.runs.plan_figures import rounded
+
     for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
-            return f"{seconds / length:.3g} {unit}"
-    return f"{seconds:.3g} seconds"
+            return f"{rounded(seconds / length)} {unit}"
+    return f"{rounded(seconds)} seconds"
 
 
 def _around(plan: Plan) -> str:
     counts = plan.counts | {"checkpoints": plan.checkpoints}
-    *some, last = [f"{count} {what}" for what, count in counts.items()]
+    *some, last = [f"{count:,} {what}" for what, count in counts.items()]
     return f"{hours(plan.seconds_around)} of it for {', '.join(some)} and {last}"

@@ -11,14 +11,15 @@ from typing import Any, Literal
 
 from triptych.core.errors import ConfigError, RunError
 from triptych.core.memory import in_bytes
+from triptych.data.source import FILES
 from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import open_world
 from triptych.recipes.catalogue import load_recipe
 from triptych.recipes.config import RunConfig
 from triptych.runs.data_look import Look
-from triptych.runs.plan_figures import Plan
+from triptych.runs.plan_figures import Plan, rounded
 from triptych.runs.plan_probe import Task
-from triptych.runs.planning import measured_apart, plan
+from triptych.runs.planning import at_once, measured_apart, plan
 
 Family = Literal["flow", "gan", "diffusion"]
 FAMILIES: tuple[Family, ...] = ("flow", "gan", "diffusion")
@@ -129,10 +130,10 @@ def choose(
     say(f"measuring {candidate.recipe} as it was chosen")
     found = plan(_config(candidate.recipe, settings), directory=directory, device=device, seconds=_MEASURED, say=say)
     settings = merged(settings, _fitting(_config(candidate.recipe, settings), found, reasons))
-    first = _config(candidate.recipe, settings)
-    settings = merged(settings, _length(first, found, hours * 3600, reasons=reasons))
-    warnings = few(seen, candidate.recipe, augmented=bool(augmentation(seen, candidate.recipe, [])))
-    return Choice(candidate.recipe, settings, tuple(reasons), found, warnings)
+    settings = merged(settings, _length(_config(candidate.recipe, settings), found, hours * 3600, reasons=reasons))
+    config = _config(candidate.recipe, settings)
+    of_all = dataclasses.replace(found, at_once=at_once(config), total_images=config.train.total_images)
+    return Choice(candidate.recipe, settings, tuple(reasons), of_all, (*few(seen, candidate.recipe), *of_all.warnings()))
 
 
 def merged(settings: Settings, changes: Settings) -> Settings:
@@ -171,8 +172,9 @@ def _candidates(seen: Look, family: Family, *, on_cpu: bool) -> Sequence[Candida
         return [one for one in (PAIRS if seen.pairs.maps else TWO_PHOTOS) if one.on_cpu or not on_cpu]
     small = seen.channels == 1 and seen.sides[2] <= 32
     table = (SMALL if small else PHOTOS)[family]
-    # What is larger than the images would only be enlarged; the last one is always there.
-    return [one for one in table[:-1] if one.size is None or one.size <= seen.sides[0]] + [table[-1]]
+    # What is larger than most images would only enlarge them; the last one is always there.
+    usual = seen.usual or seen.sides[0]
+    return [one for one in table[:-1] if one.size is None or one.size <= usual] + [table[-1]]
 
 
 def _affordable(
@@ -186,6 +188,7 @@ def _affordable(
     say: Callable[[str], None],
 ) -> tuple[Candidate, Settings, float]:
     """The first candidate of which the hours see enough images, else the last one; the settings of its data; about its images a second."""
+    measured = list[bool]()
     for candidate in candidates:
         said: list[tuple[str, str]] = []
         settings = settings_for(seen, candidate, said)
@@ -196,12 +199,14 @@ def _affordable(
         images = rate * seconds
         if images >= candidate.least_images and not isinstance(found, str):
             break
+        measured.append(not isinstance(found, str))
         seeing = f"it would see {images:,.0f} images in the time, and needs {candidate.least_images:,}"
         say(f"it was not measured: {found}" if isinstance(found, str) else seeing)
-    speed = f"about {rate:.3g} images/s here, {images:,.0f} in the time" if rate else "not measured"
-    larger = ", in which larger ones would see too few" if candidate is candidates[-1] and len(candidates) > 1 else ""
-    reasons.append(("recipe", f"{candidate.recipe} ({candidate.what}): {speed}{larger}"))
-    _say_size(seen, settings, reasons)
+    speed = f"about {rounded(rate)} images/s here, {images:,.0f} in the time" if rate else "not measured"
+    larger = measured[: candidates.index(candidate)]
+    passed = ", in which larger ones would see too few" if all(larger) else "; larger ones would see too few or could not be measured"
+    reasons.append(("recipe", f"{candidate.recipe} ({candidate.what}): {speed}{passed if larger else ''}"))
+    _say_size(seen, settings, reasons, tried=bool(larger))
     reasons += said
     return candidate, settings, rate
 
@@ -224,20 +229,21 @@ def settings_for(seen: Look, candidate: Candidate, reasons: list[tuple[str, str]
 def data_settings(seen: Look, candidate: Candidate) -> Settings:
     """The section `data` for these images in the candidate's size."""
     smallest, _, largest = seen.sides
-    size = candidate.size or max(16, smallest // 4 * 4)
+    size = candidate.size or max(16, (seen.usual or smallest) // 4 * 4)
     data: Settings = {"path": str(seen.path.absolute()), "source": "auto", "image_size": size}
     data |= {} if seen.bad is None else {"on_error": "skip"}
-    border = (size - smallest) // 2
-    if smallest == largest and size <= 32 and 0 < border <= 4:  # digits and the like keep their pixels
-        data["pad"] = border
-    elif smallest < size:
+    padded = smallest == largest and size <= 32 and size - smallest in (2, 4, 6, 8)  # digits and the like keep their pixels
+    if padded:
+        data["pad"] = (size - smallest) // 2
+    if seen.source in (*FILES, "pairs") or (smallest < size and not padded):  # of many files a few were looked at
         data["enlarge"] = True
     if seen.pairs is None:
         decode = "reduced" if max(seen.shape) > 2 * size else "exact"
         settings: Settings = {"data": data | {"channels": seen.channels, "flip": seen.channels == 3, "decode": decode}}
-        attention = {"edm-digits": [size // 4], "adm-mnist": [size // 2, size // 4]}.get(candidate.recipe)
-        if attention is not None:  # by the resolutions that the network has at that size
-            settings["model"] = {"network": {"attention_resolutions": attention}}
+        if candidate.recipe == "edm-digits":  # by the resolutions that the network has at that size
+            settings["model"] = {"network": {"attention_resolutions": [size // 4]}}
+        if candidate.recipe == "adm-mnist":
+            settings["model"] = {"network": {"channel_mult": [1, 2, 2], "attention_resolutions": [size // 2, size // 4]}}
         return settings
     pairs = seen.pairs
     data |= {"width": _width(seen, size), "target": pairs.target, "maps": list(pairs.maps), "num_classes": list(pairs.num_classes)}
@@ -254,14 +260,15 @@ def _width(seen: Look, height: int) -> int:
     return max(height, 32 * round(min(2.0, width / own) * height / 32))
 
 
-def _say_size(seen: Look, settings: Settings, reasons: list[tuple[str, str]]) -> None:
+def _say_size(seen: Look, settings: Settings, reasons: list[tuple[str, str]], *, tried: bool) -> None:
+    """`tried`: whether larger recipes were."""
     data = settings["data"]
-    size = f"{data['image_size']}x{data['width']}" if "width" in data else f"{data['image_size']}x{data['image_size']}"
-    enlarged = ", to which smaller images are enlarged" if data.get("enlarge") else ""
-    own = seen.sides[0] == seen.sides[2] == data["image_size"] - 2 * data.get("pad", 0)
-    why = "the images' own" if own else "as large as the recipe learns in the time"
+    own = data["image_size"] - 2 * data.get("pad", 0)
+    limit = "as large as the recipe learns in the time" if tried else "the largest there is for such images"
+    why = "the images' own" if seen.sides[0] == seen.sides[2] == own else limit
     bordered = f" and a border of {data['pad']} pixels" if "pad" in data else ""
-    reasons.append(("size", f"{size}: {why}{bordered}{enlarged}"))
+    enlarged = ", to which smaller images are enlarged" if seen.sides[0] < own else ""
+    reasons.append(("size", f"{data.get('width', data['image_size'])}x{data['image_size']}: {why}{bordered}{enlarged}"))
 
 
 def _labels(seen: Look, candidate: Candidate, reasons: list[tuple[str, str]]) -> Settings:
@@ -303,10 +310,10 @@ def augmentation(seen: Look, recipe: str, reasons: list[tuple[str, str]]) -> Set
         return {"data": {"augment": "shift"}}
     why = f"{count} are enough" if seen.count >= SOME else "characters that are moved or turned may be others"
     reasons.append(("augmentation", f"{mirrored}no more: {why}"))
-    return {}
+    return {"model": {"augmentation": {"p": 0.0}}} if recipe.startswith("edm") else {}
 
 
-def few(seen: Look, recipe: str, *, augmented: bool) -> tuple[str, ...]:
+def few(seen: Look, recipe: str) -> tuple[str, ...]:
     """What to expect of fewer than a thousand images; nothing of more."""
     if seen.count >= FEW:
         return ()
@@ -315,7 +322,8 @@ def few(seen: Look, recipe: str, *, augmented: bool) -> tuple[str, ...]:
             f"{seen.count:,} pairs are fewer than {FEW:,}: expect the details of these in whatever it makes; better, begin with a run of "
             f"{recipe} on more pairs of the kind: --init-from RUN",
         )
-    remedy = "ADA is on" if recipe.startswith("stylegan2") else "Augmentation is on" if augmented else "A shorter run makes fewer"
+    augmented = "Augmentation is on" if seen.channels == 3 else "A shorter run makes fewer"
+    remedy = "ADA is on" if recipe.startswith("stylegan2") else augmented
     return (
         f"{seen.count:,} images are fewer than {FEW:,}: expect copies of them among the samples (triptych evaluate RUN --metrics copies "
         f"counts them). {remedy}; better still, begin with a run of {recipe} on more images of the kind: --init-from RUN",
@@ -363,8 +371,10 @@ def _length(config: RunConfig, found: Plan, seconds: float, *, reasons: list[tup
     changes: Settings = {"total_images": total, "checkpoint_every": max(1, math.ceil(steps / saves)) * step, "sample_every": every}
     changes |= {"validate_every": every, "sample_count": counts["samples"], "validate_images": counts["validated"]}
     epochs = total / found.training_images
-    reasons.append(("length", f"{total:,} images seen ({epochs:,.3g} epochs, {steps:,} steps): {found.rate:.3g} images/s for the time"))
-    drawn = f"{counts['samples']} samples {counts['grids']} times" if counts["samples"] else "no grids"
+    seen = f"{total:,} images seen ({rounded(epochs)} epochs, {steps:,} steps)"
+    reasons.append(("length", f"{seen}: {rounded(found.rate)} images/s for the time"))
+    times = "once" if counts["grids"] == 1 else f"{counts['grids']} times"
+    drawn = f"{counts['samples']} samples {times}" if counts["samples"] else "no grids"
     reasons.append(("grids", f"{drawn}: about {took:,.0f} seconds of the time with the validations"))
     changes |= _average(config, steps, reasons)
     if train.evaluate_every is not None:

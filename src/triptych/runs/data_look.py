@@ -67,6 +67,8 @@ class Look:
     pairs: Pairs | None = None
     bad: str | None = None
     "Of the images that were probed one that cannot be read, and why; None: all can."
+    usual: int | None = None
+    "The short side that nine of ten of these have at least; None: the smallest."
 
     def described(self) -> str:
         """It in one line."""
@@ -114,7 +116,7 @@ def _look(place: Path, source: str, count: int, probed: Probed, classes: int | N
     short = [min(size) for size in sizes]
     sides = min(short), int(statistics.median(short)), max(max(size) for size in sizes)
     shape = int(statistics.median(width for width, _ in sizes)), int(statistics.median(height for _, height in sizes))
-    return Look(place, source, count, sides, shape, probed.channels, classes, pairs, probed.bad)
+    return Look(place, source, count, sides, shape, probed.channels, classes, pairs, probed.bad, sorted(short)[len(short) // 10])
 
 
 class Probed(NamedTuple):
@@ -168,7 +170,7 @@ def _pairs(place: Path, *, sure: bool) -> Look | None:
         return None
     if not photos:
         raise DataError(f"{place}: pairs whose folders are all maps ({', '.join(folders)}); the images to be made are missing")
-    target = next((name for name in photos if name.lower().startswith(_TARGETS)), photos[0])
+    target = max(photos, key=lambda name: (name.lower().startswith(_TARGETS), not name.lower().startswith(_CONDITIONS)))
     pairs = Pairs(
         target=target,
         maps=tuple(maps),

@@ -55,10 +55,16 @@ class Memory:
     loader_processes: int = 0
     loader_bytes: int = 0
     "What the loader's processes take beside this one."
+    most: int | None = None
+    "The most images at once that were measured, where more were tried in vain; None: none were."
 
     def at(self, images: int) -> float:
         """Bytes at the peak with so many images at once."""
         return max(self.least, self.fixed + self.per_image * images)
+
+    def too_many(self, images: int) -> bool:
+        """Whether so many were tried at once in vain, or more than the most that fitted."""
+        return self.most is not None and images > self.most
 
     @property
     def largest(self) -> int | None:
@@ -67,12 +73,12 @@ class Memory:
         Where whole batches were measured, the gradients that wait for the next microbatch are added.
         """
         if self.free_bytes is None or self.per_image <= 0:
-            return None
+            return self.most
         room = _USED * self.free_bytes - self.loader_bytes
         waiting = self.gradient_bytes if self.divisible and self.whole else 0
         # `fixed` counts the process as it starts, and that memory is taken out of what is free as well.
-        images = int((room - waiting - self.fixed) / self.per_image)
-        return max(0, images // self.group * self.group)
+        images = max(0, int((room - waiting - self.fixed) / self.per_image) // self.group * self.group)
+        return images if self.most is None else min(images, self.most)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,8 +194,8 @@ class Plan:
         step_rate = self.images_per_step / self.step_seconds
         if self.loader_rate < step_rate:
             lines.append(
-                f"the loader gives {self.loader_rate:.3g} images a second and the steps would take {step_rate:.3g}: raise --data.workers, "
-                "set --data.decode reduced, or give the images as an array of their size"
+                f"the loader gives {rounded(self.loader_rate)} images a second and the steps would take {rounded(step_rate)}: raise "
+                "--data.workers, set --data.decode reduced, or give the images as an array of their size"
             )
         if self.epochs < LEAST_EPOCHS:
             lines.append(
@@ -207,7 +213,9 @@ class Plan:
             )
         free = self.memory.free_bytes
         taken = self.memory_bytes + self.memory.loader_bytes
-        if free is not None and taken > free:
+        if self.memory.too_many(self.at_once):
+            lines.append(f"{self.at_once} images at once do not fit into memory: {self._remedy()}")
+        elif free is not None and taken > free:
             lines.append(f"the run takes {in_bytes(taken)} of memory and {in_bytes(free)} are free: {self._remedy()}")
         return lines
 
@@ -238,6 +246,11 @@ class Plan:
         if self.scaled is not None:
             derived["least_step_seconds"] = self.scaled.least_seconds
         return dataclasses.asdict(self) | derived
+
+
+def rounded(value: float) -> str:
+    """A number to three digits; from 1,000 on whole, which is not written with an exponent."""
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def line_through(sizes: Sequence[Size]) -> tuple[float, float]:

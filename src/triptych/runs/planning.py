@@ -131,7 +131,7 @@ def _measured(
         return found | {"size": Size(size, tuple(found["seconds"]), batches, found["peak_bytes"])}
 
     first = ask(smallest, other=True)
-    sizes: list[Size] = [first["size"]]
+    sizes, refused = [first["size"]], False
     memory = first["free_bytes"] if free is None else free
     while (size := next_size(sizes, own, group=group, seconds=seconds)) is not None:
         fixed, per_image = line_through(sizes)
@@ -142,8 +142,11 @@ def _measured(
             sizes.append(ask(size)["size"])
         except NoMemory:
             say(f"{size} images at once do not fit into memory")
-            break
-    return first, sizes
+            refused = True
+            if len(sizes) > 1:
+                break
+            own = size // 2 // group * group  # there have to be two
+    return first | {"most": sizes[-1].images if refused else None}, sizes
 
 
 def next_size(sizes: Sequence[Size], own: int, *, group: int, seconds: float) -> int | None:
@@ -204,6 +207,7 @@ def _planned(
             least=max(first["begin_bytes"], first["around_bytes"]),
             loader_processes=first["loader_processes"],
             loader_bytes=first["loader_bytes"],
+            most=first["most"],
         ),
         step_seconds=taken,
         extrapolated=extrapolated,
