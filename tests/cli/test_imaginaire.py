@@ -107,6 +107,12 @@ def test_an_import_that_was_not_trained_begins_like_a_new_run(capsys: pytest.Cap
     assert "--wandb_id is not used: the run keeps its own" in capsys.readouterr().err
 
 
+def test_an_import_that_fails_leaves_no_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("c.yaml").write_text("gen: {}")
+    assert "gen.type: missing" in failed("imaginaire --config c.yaml --logdir r --wandb_id abc --data.path .", capsys)
+    assert not Path("r").exists()
+
+
 def test_debugging_stays_off_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """`--debug` is also a word of ours."""
     ran: list[list[str]] = []

@@ -103,6 +103,10 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         ("guided-diffusion list.pt --run r", "list.pt holds a list, expected tensors by name (a state dict)"),
         ("guided-diffusion opt000003.pt --run r", "opt000003.pt is the state of an optimizer (opt*.pt), expected weights"),
         ("improved-diffusion model.pt --run r --ema model.pt --flags=--image_size=16", "--num_channels 32 is missing"),
+        (  # which the network, whose heads have widths of their own, does not look at
+            f"guided-diffusion model.pt --run r --flags={FLAGS.replace('--num_heads 2', f'--num_head_channels 16 --num_heads {10**20}')}",
+            f"model.network.num_heads: got {10**20}, expected a whole number of at most 64 bits",
+        ),
     ],
 )
 def test_mistakes_of_import(arguments: str, line: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +115,9 @@ def test_mistakes_of_import(arguments: str, line: str, file: str, capsys: pytest
     torch.save(layer, "code.pt")
     torch.save([1], "list.pt")
     torch.save(torch.optim.AdamW(layer.parameters()).state_dict(), "opt000003.pt")
-    assert failed(["import", *arguments.split()], capsys).startswith(line)
+    words, is_flags, flags = arguments.partition(" --flags=")
+    given = [*words.split(), f"--flags={flags}"] if is_flags else words.split()
+    assert failed(["import", *given], capsys).startswith(line)
     assert not Path("r").exists()
 
 

@@ -163,6 +163,16 @@ def test_an_earlier_export_is_replaced_and_other_files_are_not(tmp_path: Path) -
     assert (tmp_path / "out/NOTES.md").read_text() == "mine"
 
 
+def test_a_link_to_a_folder_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    layout, link = to_diffusers(made()), tmp_path / "link"
+    write_diffusers(layout, tmp_path / "out")
+    link.symlink_to("out")
+    before = (tmp_path / "out/unet").stat().st_ino
+    write_diffusers(layout, link)
+    assert link.is_symlink() and (tmp_path / "out/unet").stat().st_ino != before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "out"]
+
+
 def test_a_model_of_latents_says_what_they_are_and_has_no_pipeline(tmp_path: Path) -> None:
     model = made()
     request = ExportRequest(tmp_path / "out", model.config, replace(SPEC, latents=LATENTS), lambda: model, drop_variance=False)

@@ -107,7 +107,8 @@ def test_the_published_configuration() -> None:
         ({"act_fn": "relu"}, "act_fn is 'relu', expected 'silu'"),
         ({"mid_block_add_attention": False}, "mid_block_add_attention is False"),
         ({"up_block_types": ["AttnUpDecoderBlock2D"] * 4}, "up_block_types .* expected UpDecoderBlock2D"),
-        ({"block_out_channels": 8}, "down_block_types"),
+        ({"block_out_channels": 8}, "block_out_channels is 8, expected the channels of each resolution"),
+        ({"block_out_channels": None, "down_block_types": [], "up_block_types": []}, "block_out_channels is None"),
         ({"layers_per_block": 0}, "num_blocks: got 0"),
         ({"norm_num_groups": 48}, "num_groups: got 48"),
         ({"out_channels": 4}, "out_channels is 4, expected 3"),
@@ -124,6 +125,16 @@ def test_settings_that_are_not_known_are_refused(change: dict[str, Any], said: s
 
 def test_a_height_and_a_width_that_are_alike() -> None:
     assert to_run(PUBLISHED | {"sample_size": [512, 512]}) == to_run(PUBLISHED)
+
+
+def test_images_that_are_small_for_the_usual_discriminator_have_one_of_fewer_layers() -> None:
+    """It is none of the file's, which says nothing of it: 24 pixels are the fewest of three layers, 12 of two."""
+    layers = {}
+    for side in (32, 16):
+        config, _ = to_run(PUBLISHED | {"sample_size": side})
+        assert isinstance(config.model, KLAutoencoderConfig)
+        layers[side] = config.model.discriminator.num_layers
+    assert layers == {32: 3, 16: 2}
 
 
 def test_a_folder_becomes_a_run_and_a_folder_again(tmp_path: Path) -> None:
@@ -177,6 +188,13 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         import_run(folder / CONFIG, tmp_path / "run", program="diffusers")
     (folder / CONFIG).write_text('{"_class_name": "VQModel"}')
     with pytest.raises(CheckpointError, match="config.json: is of 'VQModel', expected AutoencoderKL"):
+        import_run(folder, tmp_path / "run", program="diffusers")
+    for text, reason in (("[" * 100_000, "nested too deeply"), (" " * 2**21, "larger than 1,048,576 bytes")):
+        (folder / CONFIG).write_text(text)
+        with pytest.raises(CheckpointError, match=f"config.json cannot be read, or is no JSON .*{reason}"):
+            import_run(folder, tmp_path / "run", program="diffusers")
+    (folder / CONFIG).write_text(json.dumps(PUBLISHED | {"block_out_channels": [10**9] * 4}))
+    with pytest.raises(CheckpointError, match=r"config.json beside it has no model here: larger than 10,000,000,000 parameters"):
         import_run(folder, tmp_path / "run", program="diffusers")
     (folder / CONFIG).unlink()
     with pytest.raises(CheckpointError, match="there is no such file; it has to lie beside the weights"):

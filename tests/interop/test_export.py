@@ -166,7 +166,7 @@ def test_the_levels_of_512_pixels_need_no_flag() -> None:
             SPEC,
             "model.network.channel_mult: the widths of an upsampler to 64",
         ),
-        (ModelConfig(), SPEC, "model: a Model"),
+        (ModelConfig(), SPEC, "model: Model"),
     ],
 )
 def test_what_has_no_flag(config: ModelConfig, spec: DataSpec, line: str) -> None:

@@ -425,9 +425,30 @@ def test_settings_of_stylegan2(tmp_path: Path) -> None:
     path = write(tmp_path / "x.pkl", "stylegan2", {"G_ema": (model, "generator")}, more=flat)
     config = runs.import_run(path, tmp_path / "run", program="nvidia").config.model.generator  # type: ignore[attr-defined]
     assert (config.base_channels, config.conv_clamp, config.half_stages) == (64, 128.0, 2)
+    path = write(tmp_path / "x.pkl", "stylegan2", {"G_ema": (model, "generator")}, more={"synthesis_kwargs": None, "num_fp16_res": True})
+    config = runs.import_run(path, tmp_path / "true", program="nvidia").config.model.generator  # type: ignore[attr-defined]
+    assert config.half_stages == 0, "a run with another value could not be opened"
     path = write(tmp_path / "x.pkl", "stylegan2", {"G_ema": (model, "generator")}, more={"activation": "swish"})
     with pytest.raises(CheckpointError, match="has the activation 'swish', expected 'lrelu'"):
         runs.import_run(path, tmp_path / "other", program="nvidia")
+
+
+@pytest.mark.parametrize(
+    ("said", "half", "clamp"),
+    [
+        ({"channel_base": 64}, 4, 256.0),
+        ({"channel_base": 64, "num_fp16_res": 0, "conv_clamp": None}, 0, None),
+        ({"synthesis_kwargs": {"channel_base": 64}}, 0, None),
+    ],
+)
+def test_what_stylegan3_leaves_out_of_its_stylegan2(said: dict[str, Any], half: int, clamp: float | None) -> None:
+    """Its classes have defaults of their own, which its training does not write down; those of stylegan2-ada-pytorch have none."""
+    model = trained("stylegan2", seed=1)
+    generator, discriminator = (Network("", said, tensors_of(model, "stylegan2", part)) for part in ("generator", "discriminator"))
+    config, _ = FAMILIES["StyleGAN2"].read(generator, replace(discriminator, settings={**said, "synthesis_kwargs": None}))
+    assert isinstance(config, StyleGAN2Config)
+    found = {(part.half_stages, part.conv_clamp) for part in (config.generator, config.discriminator)}
+    assert found == {(half, clamp)}
 
 
 def test_a_discriminator_of_another_network(tmp_path: Path) -> None:

@@ -16,9 +16,11 @@ from tests.diffusion import recorded
 from triptych.core.batch import DataSpec, LatentSpec
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.weight_files import read_content
+from triptych.diffusion.adm import ADMConfig
+from triptych.diffusion.continuous import LevelSamplingConfig
 from triptych.diffusion.dit import DiTConfig
 from triptych.diffusion.flow_matching import FlowMatching, FlowMatchingConfig
-from triptych.diffusion.unet import NO_LABEL
+from triptych.diffusion.unet import NO_LABEL, UNetConfig
 from triptych.interop.programs import ExportRequest, ImportRequest
 from triptych.interop.sit import from_state_dict
 from triptych.interop.sit.exporter import exported
@@ -150,6 +152,7 @@ def test_published_files_are_bare_state_dicts(tmp_path: Path) -> None:
         ({"blocks.0.attn.q_norm.weight": torch.zeros(64)}, {}, "the file is of another network: it has blocks.0.attn.q_norm.weight"),
         ({"blocks.0.mlp.fc1.bias": torch.zeros(3)}, {}, r"blocks.0.mlp.fc1.bias has shape \[3\], expected \[1536\]"),
         ({"y_embedder.embedding_table.weight": None}, {}, "the file is incomplete: it has no y_embedder"),
+        ({"y_embedder.embedding_table.weight": torch.zeros(1, 384)}, {}, "y_embedder.embedding_table has a row for no class alone"),
     ],
 )
 def test_errors(change: dict[str, Tensor | None], flags: dict[str, Any], message: str) -> None:
@@ -233,6 +236,21 @@ def test_what_an_export_writes_beside_a_file_is_read_with_it(tmp_path: Path) -> 
     (tmp_path / "own.sit.txt").write_text("--path-type GVP\nSiT(...)\n")
     with pytest.raises(CheckpointError, match="nothing in the file says how many heads that has"):
         import_run(tmp_path / "own.pt", tmp_path / "bare", program="sit")
+    for text, reason in (("triptych: --num-haeds 4", "--num-haeds: unknown flag"), (" " * 70_000, "larger than 65,536 bytes")):
+        (tmp_path / "own.sit.txt").write_text(text)
+        with pytest.raises(CheckpointError, match=rf"cannot use .*own\.sit\.txt, which lies beside .*own\.pt: {reason}"):
+            import_run(tmp_path / "own.pt", tmp_path / "bare", program="sit")
+
+
+def test_a_model_of_images_comes_back_as_one(tmp_path: Path) -> None:
+    config, spec, model = own()
+    exported(request(tmp_path / "own.pt", config, spec, model))
+    lines = list[str]()
+    run = import_run(tmp_path / "own.pt", tmp_path / "run", program="sit", report=lines.append)
+    assert f"{tmp_path}/own.pt is weights alone of SiT: images, or latents, of 3 x 8 x 8" in lines
+    assert "no --autoencoder is given: samples are taken for images" in lines
+    assert run.spec == spec
+    assert run.sample(1, settings=LevelSamplingConfig(steps=1), device="cpu").images.dtype == "uint8", "pictures"
 
 
 def test_a_published_width_and_depth_with_other_heads_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,6 +325,14 @@ def test_latents_are_named(tmp_path: Path) -> None:
 def test_what_sit_cannot_express(settings: dict[str, Any], path: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         exported(request(tmp_path / path, *own(**settings)))
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"), [(FlowMatchingConfig(network=UNetConfig()), "FlowMatching with a U-Net"), (ADMConfig(network=DiTConfig()), "ADM")]
+)
+def test_other_models_are_not_sit(config: FlowMatchingConfig | ADMConfig, kind: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"to: SiT is flow matching with a transformer; this run is of {kind}$"):
+        exported(request(tmp_path / "x.pt", config, DataSpec(image_size=8, channels=3, num_classes=5), None))
 
 
 @pytest.mark.peer("transport")

@@ -210,4 +210,12 @@ def test_an_archive_that_lies_about_its_size(tmp_path: Path) -> None:
         with zipfile.ZipFile(tmp_path / "v.npz") as given:
             archive.writestr("x.npy", given.read("x.npy").replace(b"(4,)", b"(9999999999999,)", 1))
         archive.getinfo("x.npy").file_size = 2**60
-    assert "huge.npz: there is no memory for its arrays" in refused(tmp_path / "huge.npz")
+    assert "huge.npz unpacks to 79,999,999,999,992 bytes, expected " in refused(tmp_path / "huge.npz")
+
+
+def test_a_small_archive_that_unpacks_to_much(tmp_path: Path) -> None:
+    """Of what is wanted: the optimizer's zeros, say, are left aside."""
+    arrays = {"model/x": np.arange(50_000.0), "Variable_1": np.zeros(10_000_000)}
+    np.savez_compressed(tmp_path / "v.npz", **arrays)
+    assert "v.npz unpacks to 80,400,000 bytes, expected " in refused(tmp_path / "v.npz")
+    assert list(read_variables(tmp_path / "v.npz", wanted=lambda name: name.startswith("model/"))) == ["model/x"]

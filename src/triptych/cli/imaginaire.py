@@ -100,8 +100,8 @@ def _imported(flags: TrainFlags, logdir: Path) -> Generator[list[str], None, lis
         check_data(Path(config))
     if num_processes() > 1:
         words += ["--processes", str(num_processes())]
-    _note_wandb_id(flags, logdir)
     yield words
+    _note_wandb_id(flags, logdir)  # of a run that is there
     return begin
 
 

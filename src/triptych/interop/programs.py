@@ -96,7 +96,9 @@ def imported(request: ImportRequest) -> ImportedRun:
     """What the file of a request is. Raises ConfigError for flags and the other settings, CheckpointError for files."""
     if request.program not in PROGRAMS:
         raise ConfigError("program", f"got {request.program!r}, expected {expected_program(str(request.program))}")
-    return importlib.import_module(f"triptych.interop.{folder_of(request.program)}.importer").imported(request)
+    made: ImportedRun = importlib.import_module(f"triptych.interop.{folder_of(request.program)}.importer").imported(request)
+    type(made.config).from_dict(made.config.to_dict())  # a run with a setting that cannot be read could not be opened
+    return made
 
 
 def folder_of(program: str) -> str:

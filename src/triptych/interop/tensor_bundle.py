@@ -22,13 +22,14 @@ import numpy as np
 from triptych.core.crc32c import crc32c, masked
 from triptych.core.errors import CheckpointError
 from triptych.core.files import explain
-from triptych.core.npz import DamagedArchive, read_npz
+from triptych.core.npz import DamagedArchive, open_npz
 from triptych.core.protobuf import values, varint
 from triptych.core.reading import read_regular
 
 _FOOTER, _MAGIC, _TRAILER = 48, 0xDB4775248B80FB57, 5
 _LARGEST_INDEX = 1 << 26  # bytes; that of 4,000 variables has 300,000
 _MOST_AXES = 32
+_MOST_UNPACKED = 10  # times the length of an .npz; weights hardly become shorter
 _DATA_FILE = re.compile(r"\.data-\d{5}-of-\d{5}$")
 _TYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 14: "<u2", 19: "<f2"}
 _BFLOAT16 = 14  # the upper half of a float32
@@ -277,7 +278,12 @@ def _read_npz(path: Path, wanted: Callable[[str], bool] | None) -> dict[str, np.
     if not path.is_file():
         raise CheckpointError(f"there is no file {path}")
     try:
-        return read_npz(path, wanted=wanted or (lambda name: True))
+        with open_npz(path) as file:
+            names = [name for name in file.names if wanted is None or wanted(name)]
+            size, most = sum(file.header(name).bytes for name in names), _MOST_UNPACKED * path.stat().st_size
+            if size > most:
+                raise CheckpointError(f"{path} unpacks to {size:,} bytes, expected {most:,} or fewer: save it with numpy.savez")
+            return {name: file.array(name) for name in names}
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {explain(error)}") from error
     except MemoryError as error:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from triptych.core.batch import DataSpec, LatentSpec
 from triptych.core.errors import CheckpointError, ConfigError
+from triptych.core.files import explain
 from triptych.core.model import Model, ModelConfig
 from triptych.core.outline import without_weights
 from triptych.core.reading import read_regular
@@ -62,6 +63,8 @@ def network_of(weights: Mapping[str, Tensor], given: Mapping[str, Value], *, pro
     if rows**2 != tokens or outputs not in (channels, 2 * channels):
         raise CheckpointError(f"the file is of another network: {tokens} positions, {outputs} output channels for {channels} of the input")
     classes = shapes.shape("y_embedder.embedding_table.weight", axes=2)[0] - 1
+    if not classes:
+        raise CheckpointError("the file is of another network: y_embedder.embedding_table has a row for no class alone")
     size = rows * patch
     for name, has in (("image-size", size * LATENT_FACTOR), ("num-classes", classes)):
         if given.get(name, has) != has:
@@ -145,12 +148,15 @@ def _flags_beside(request: ImportRequest, text: Path, flags: Mapping[str, Origin
     """The flags in a text; none where it is not there, or has none."""
     if not text.is_file():
         return {}
-    lines = read_regular(text, most=_MOST_TEXT).decode(errors="replace").splitlines()
-    line = next((line.removeprefix(OWN_FLAGS) for line in lines if line.startswith(OWN_FLAGS)), None)
-    if line is None:
-        return {}
-    request.report(f"flags of {text}: {line}")
-    return parse_flags(line, flags)
+    try:
+        lines = read_regular(text, most=_MOST_TEXT).decode(errors="replace").splitlines()
+        line = next((line.removeprefix(OWN_FLAGS) for line in lines if line.startswith(OWN_FLAGS)), None)
+        found = {} if line is None else parse_flags(line, flags)
+    except (OSError, ConfigError) as error:
+        raise CheckpointError(f"cannot use {text}, which lies beside {request.file}: {explain(error)}") from None
+    if line is not None:
+        request.report(f"flags of {text}: {line}")
+    return found
 
 
 def _parts(content: Any, flags: Mapping[str, OriginalFlag]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Value]]:
@@ -233,7 +239,8 @@ def recognised(
 ) -> str | None:
     """Says what a file is. `licence`: that of the published ones, which comes back for weights of their sizes; None: others, one's own."""
     what = "a checkpoint of a training" if average else "weights alone"
-    request.report(f"{request.file} is {what} of {program}: latents of {spec.channels} x {spec.image_size} x {spec.image_size}")
+    makes = "latents" if spec.undecoded else "images, or latents,"
+    request.report(f"{request.file} is {what} of {program}: {makes} of {spec.channels} x {spec.image_size} x {spec.image_size}")
     assert isinstance(network, DiTConfig)
     published = (network.width, network.depth, network.heads) in SIZES.values() and (spec.channels, spec.num_classes) == _PUBLISHED
     if not published:

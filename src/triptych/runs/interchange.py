@@ -120,7 +120,8 @@ def _decoded(source: ImportedRun, autoencoder: str | Path | None, report: Callab
             raise ConfigError("autoencoder", "the file is of a model of images, not of latents: leave it out")
         return source.spec
     if autoencoder is None:
-        report("no --autoencoder is given: samples are latents, not images")
+        taken = "samples are latents, not images" if source.spec.undecoded else "samples are taken for images"
+        report(f"no --autoencoder is given: {taken}")
         return source.spec
     latents = decoded_by(autoencoder, source.spec, source.latents)
     report(f"latents are decoded by {autoencoder}, of which the run keeps a copy")

@@ -19,6 +19,7 @@ from triptych.core.model import Model, seeded_build
 from triptych.core.outline import without_weights
 from triptych.core.weight_files import check_fit
 from triptych.data.config import AS_STORED, DataConfig
+from triptych.gans.discriminators import PatchDiscriminatorConfig, least_side
 from triptych.gans.kl_autoencoder import KLAutoencoder, KLAutoencoderConfig
 from triptych.gans.kl_networks import KLNetworksConfig
 from triptych.interop.diffusers.folder import VERSION, write_folder
@@ -100,10 +101,11 @@ def to_run(document: Mapping[str, Any]) -> tuple[RunConfig, DataSpec]:
     for name, value in _EXPECTED.items():
         if document.get(name, value) != value:
             raise CheckpointError(f"{name} is {document[name]!r}, expected {value!r}")
-    widths = document.get("block_out_channels", ())
-    count = len(widths) if isinstance(widths, list | tuple) else 0
+    widths = document.get("block_out_channels")
+    if not isinstance(widths, list | tuple):
+        raise CheckpointError(f"block_out_channels is {widths!r:.40}, expected the channels of each resolution")
     for name, kind in (("down_block_types", _DOWN), ("up_block_types", _UP)):
-        if document.get(name) != [kind] * count:
+        if document.get(name) != [kind] * len(widths):
             raise CheckpointError(f"{name} is {document.get(name)!r}, expected {kind} once for each of block_out_channels")
     names = {
         "widths": "block_out_channels",
@@ -118,6 +120,7 @@ def to_run(document: Mapping[str, Any]) -> tuple[RunConfig, DataSpec]:
         model = recipe.model.updated({"network": network.to_dict(), "scaling_factor": document.get("scaling_factor", _SCALING_FACTOR)})
         spec = DataSpec.from_dict({"image_size": _side(document), "channels": document.get("in_channels", 3)})
         assert isinstance(model, KLAutoencoderConfig)
+        model = replace(model, discriminator=_fitting(model.discriminator, spec.image_size))
         model.check(spec)
     except ConfigError as error:
         raise CheckpointError(f"its settings have no model here: {error}") from None
@@ -127,6 +130,13 @@ def to_run(document: Mapping[str, Any]) -> tuple[RunConfig, DataSpec]:
         raise CheckpointError(f"in_channels is {spec.channels}, expected 1 (grey) or 3 (RGB)")
     data = DataConfig(image_size=spec.image_size, channels=1 if spec.channels == 1 else 3, crop="random", labels="none")
     return replace(recipe, model=model, data=data.updated(AS_STORED)), spec
+
+
+def _fitting(patches: PatchDiscriminatorConfig, side: int) -> PatchDiscriminatorConfig:
+    """The discriminator, which is none of the file's, with fewer layers where images of so many pixels are too small for it."""
+    while least_side(patches) > side and patches.num_layers > 1:
+        patches = replace(patches, num_layers=patches.num_layers - 1)
+    return patches
 
 
 def _side(document: Mapping[str, Any]) -> Any:
@@ -145,8 +155,11 @@ def to_state(weights: Mapping[str, Tensor], config: RunConfig, spec: DataSpec) -
     Names and shapes are compared before any weight is drawn. Raises CheckpointError for the first tensor that does not fit.
     """
     theirs = {_renamed(name): tensor for name, tensor in weights.items()}
-    with without_weights():
-        outline = seeded_build(config.model, spec, seed=config.train.seed).state_dict()
+    try:
+        with without_weights():
+            outline = seeded_build(config.model, spec, seed=config.train.seed).state_dict()
+    except ConfigError as error:  # it is too large
+        raise CheckpointError(f"{CONFIG} beside it has no model here: {error}") from None
     own = {name.removeprefix(_GENERATOR): tensor for name, tensor in outline.items() if name.startswith(_GENERATOR)}
     theirs = {name: tensor.reshape(own[name].shape) if _is_pointwise(name, tensor, own) else tensor for name, tensor in theirs.items()}
     check_fit(own, theirs)

@@ -29,6 +29,7 @@ def write_folder(
     """
     if folder.name in ("", ".."):
         raise ConfigError("out", f"got {str(folder)!r}, expected the name of a folder")
+    folder = folder.resolve() if folder.is_symlink() else folder  # a link stays, and what it leads to is replaced
     texts = {name: json.dumps(document, indent=2) + "\n" for name, document in documents.items()}
     why_not = _in_the_way(folder, known, head, texts) if folder.exists() else None
     if why_not is not None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError
-from triptych.core.reading import parsed_json
+from triptych.core.files import explain
+from triptych.core.reading import parsed_json, read_regular
 from triptych.core.weight_files import read_weights
 from triptych.interop.diffusers.autoencoder import CLASS, CONFIG, WEIGHTS, to_run, to_state
 from triptych.interop.programs import ImportedRun, ImportRequest, about_file, going_on, refuse
 
 _NAMES = (WEIGHTS, "diffusion_pytorch_model.fp16.safetensors", "diffusion_pytorch_model.bin")
 _PIPELINE_PART = "vae"
+_MOST_BYTES = 2**20  # of config.json; those of diffusers have some 600
 
 
 def imported(request: ImportRequest) -> ImportedRun:
@@ -28,7 +29,7 @@ def imported(request: ImportRequest) -> ImportedRun:
         config = going_on(config)
     with about_file(weights):
         state = to_state(read_weights(weights), config, spec)
-    request.report(f"{folder} is an {CLASS}, {_described(document, spec)}")
+    request.report(f"{folder} is an {CLASS}, {len(document['block_out_channels'])} resolutions, images of {spec.image_size} pixels")
     request.report("it has no discriminator, which begins anew")
     return ImportedRun(config=config, spec=spec, files={"model": state}, flags="", sources=(weights, folder / CONFIG))
 
@@ -52,13 +53,9 @@ def _document(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"{path}: there is no such file; it has to lie beside the weights")
     try:
-        document = parsed_json(path.read_text("utf-8"))
+        document = parsed_json(read_regular(path, most=_MOST_BYTES))
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read, or is no JSON ({error})") from error
+        raise CheckpointError(f"{path} cannot be read, or is no JSON ({explain(error)})") from error
     if not isinstance(document, dict):
         raise CheckpointError(f"{path} holds no settings by name")
     return document
-
-
-def _described(document: dict[str, Any], spec: DataSpec) -> str:
-    return f"{len(document['block_out_channels'])} resolutions, images of {spec.image_size} pixels"

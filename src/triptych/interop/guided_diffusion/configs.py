@@ -215,7 +215,7 @@ def _refused(config: ModelConfig, spec: DataSpec) -> Iterator[str]:
     if spec.channels != 3:
         yield f"data.channels: {spec.channels} (the original's networks take three)"
     if not isinstance(config, ADMConfig | SuperResolutionConfig | ClassifierConfig):
-        yield f"model: a {type(config).__name__.removesuffix('Config')}"
+        yield f"model: {type(config).__name__.removesuffix('Config')}"
         return
     network, kind = config.network, _kind(config)
     if isinstance(network, DiTConfig):

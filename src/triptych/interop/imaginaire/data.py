@@ -1,10 +1,10 @@
-"""The section `data` of imaginaire's YAML files: what belongs to a sample, how it is cut and varied, and where it lies."""
+"""The section `data` of imaginaire's YAML files: what belongs to a sample, and where it lies; how it is cut is in `cutting`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from triptych.core.batch import IMAGES_B, STYLE, STYLE_LABELS, ClipLength, DataSpec, InputSpec
 from triptych.core.errors import ConfigError, nearest
@@ -14,9 +14,8 @@ from triptych.data.domains import UnpairedDataConfig
 from triptych.data.few_shot import FewShotDataConfig
 from triptych.data.keypoints import NUM_LIMBS
 from triptych.data.pairs import PairedDataConfig
+from triptych.interop.imaginaire.cutting import MOST_PIXELS, size_of, with_cut, with_cut_out
 from triptych.interop.imaginaire.reading import VIDEO, ModelType, Settings
-
-D = TypeVar("D", bound=DataConfig)
 
 _PAIRED, _UNPAIRED, _FEW_SHOT, _CLIPS = "paired_images", "unpaired_images", "unpaired_few_shot_images", "paired_videos"
 _FEW_SHOT_CLIPS = "paired_few_shot_videos"
@@ -24,8 +23,6 @@ _DATA: dict[ModelType, str] = {"unit": _UNPAIRED, "munit": _UNPAIRED, "funit": _
 _DATA |= {"vid2vid": _CLIPS, "fs_vid2vid": _FEW_SHOT_CLIPS, "wc_vid2vid": _CLIPS}
 """The data that a model learns from, as the last part of `data.type`; the others learn from pairs."""
 _ANY_DATA = ("images", "dummy")
-_OMITTED = ("random_resize_h_w_aspect", "rotate", "random_rotate_90", "contrast", "blur", "motion_blur", "compression", "gamma")
-_SIZES: dict[ModelType, int] = {"pix2pixHD": 512, "unit": 512, "vid2vid": 512, "fs_vid2vid": 512, "wc_vid2vid": 512}
 _POINTS, _POINT_MAPS = "unprojections", "points"
 """The type of data that says which points of the scene pixels show: files of the original, and the folder of maps made of them."""
 _POSES = "for_pose_dataset"
@@ -37,8 +34,7 @@ _RANKS = {"densepose": 0, "limbs": 1, "pixels": 2}
 """In which images stand among the label maps of a frame."""
 _LONGEST = 100
 """Frames of a clip at most, where the file says nothing."""
-_SIZE = 256
-_MOST_CLASSES, _MOST_PIXELS = 10_000, 2**16
+_MOST_CLASSES = 10_000
 _ORDER = {"classes": 0, "image": 1, "instances": 2, "points": 3}
 """In which label maps are concatenated."""
 
@@ -105,7 +101,7 @@ def data_without_section(gen: Settings) -> Dataset:
     """The data of a SPADE whose file has no section `data`, as one for translation alone."""
     gen.warnings.append("data: missing; the labels are taken for one class map, with a class for each channel that the network sees")
     channels = gen.number("num_labels", 0, least=0, most=_MOST_CLASSES)
-    return assumed_data(channels, side=gen.number("out_image_small_side_size", 256, most=_MOST_PIXELS))
+    return assumed_data(channels, side=gen.number("out_image_small_side_size", 256, most=MOST_PIXELS))
 
 
 def read_data(kind: ModelType, data: Settings, *, num_classes: int | None) -> Dataset:
@@ -136,9 +132,9 @@ def read_data(kind: ModelType, data: Settings, *, num_classes: int | None) -> Da
         channels = _common_depth(types, "images_content", "images_style")
         config, inputs = FewShotDataConfig(validation_fraction=0.0), _style_inputs(channels, num_classes)
     workers = data.number("num_workers", least=0) or None
-    config = _cut(kind, config, train.inside("augmentations"))
+    config = with_cut(kind, config, train.inside("augmentations"))
     if kind == "fs_vid2vid":
-        config = _cut_out(config, data, people=data.value(_POSES) is not None)
+        config = with_cut_out(config, data, people=data.value(_POSES) is not None)
     config = replace(config, channels=channels, workers=workers, enlarge=True)
     config = config.updated(AS_STORED)
     width = config.width if isinstance(config, PairedDataConfig) else None
@@ -346,7 +342,7 @@ def _people(data: Settings, inputs: Sequence[InputSpec], types: Iterable[str], *
             data.warn(f"input_types.{name}", f"lines of people are read as images here: {draw} --out DATA/train/poses draws them")
     if data.inside("train").inside("augmentations").flag("horizontal_flip", False):
         data.warn("train.augmentations.horizontal_flip", "not done here with maps of people, whose left would become right")
-    if cut_out and _size(data, "output_h_w") is not None:
+    if cut_out and size_of(data, "output_h_w") is not None:
         values["cut_out"] = "person"
         for name in types:
             if "instance" in name:
@@ -391,7 +387,7 @@ def _clips(
     return config, replace(spec, inputs=tuple(inputs), frames=most, clip_length=length)
 
 
-# Places and sizes -----------------------------------------------------------------------------------------------------------
+# Places ---------------------------------------------------------------------------------------------------------------------
 
 
 def _root(part: Settings, *, warn: bool) -> str | None:
@@ -402,63 +398,3 @@ def _root(part: Settings, *, warn: bool) -> str | None:
     if part.choice("dataset_type", ("folder", "lmdb", "object_store"), "folder") == "object_store" and warn:
         part.warn("dataset_type", "an object store is not read; copy the data into a folder, and give that (data.path)")
     return roots[0] if roots else None
-
-
-def _cut(kind: ModelType, config: D, augmentations: Settings) -> D:
-    """`config` with how images are resized, cut and varied."""
-    crop, centre = _size(augmentations, "random_crop_h_w"), _size(augmentations, "center_crop_h_w")
-    whole, shortest = _size(augmentations, "resize_h_w"), _size(augmentations, "resize_smallest_side")
-    if whole is not None and shortest is not None:
-        raise ConfigError(augmentations.name("resize_h_w"), "given beside resize_smallest_side; leave out one of them")
-    height, width = crop or centre or whole or shortest or (_SIZES.get(kind, _SIZE),) * 2
-    if width != height:
-        if not isinstance(config, PairedDataConfig):
-            raise ConfigError(
-                augmentations.name("random_crop_h_w"), f"got {height}, {width}, expected squares: only pairs may be rectangles"
-            )
-        config = replace(config, width=width)
-    if whole is not None:
-        augmentations.warn("resize_h_w", "images keep their proportions here: they are resized to cover it, and cut")
-    for name in _OMITTED:
-        if augmentations.value(name):
-            augmentations.warn(name, "not done here, so images vary less (--data.jitter varies colours)")
-    scale = augmentations.factor("random_scale_limit", 0.0, least=0, most=8)
-    if scale and crop is None:
-        augmentations.warn("random_scale_limit", "not done without random_crop_h_w")
-    # Of a rectangle our setting is the height, which is not always the short side.
-    resize = max(height, whole[0] if whole else -(-min(shortest) * height // min(height, width)) if shortest else height)
-    return replace(
-        config,
-        image_size=height,
-        resize=None if resize == height and crop is None else resize,
-        crop="center" if crop is None else "random",
-        scale=None if crop is None else scale,
-        flip=augmentations.flag("horizontal_flip", False),
-    )
-
-
-def _cut_out(config: D, data: Settings, *, people: bool) -> D:
-    """`config` of the size that people are cut out to, and faces where data.cut_out is set."""
-    data.texts("input_few_shot_labels", "a list of names of data.input_types")  # those of input_labels
-    size = _size(data, "output_h_w")
-    if size is None:
-        return config
-    if not people:
-        data.warn("output_h_w", "faces are not cut out by themselves: set data.cut_out and data.landmarks, or cut them out before")
-    values = {"image_size": size[0], "width": None if size[0] == size[1] else size[1], "resize": None, "crop": "center", "scale": None}
-    return config.updated(values)
-
-
-def _size(settings: Settings, key: str) -> tuple[int, int] | None:
-    """Height and width: "256, 512", [256, 512] or 256."""
-    value = settings.value(key)
-    if value is None:
-        return None
-    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
-    try:
-        sides = [int(part) for part in parts if not isinstance(part, bool | float)]
-    except (TypeError, ValueError):
-        sides = []
-    fits = len(sides) == len(parts) and len(sides) in (1, 2) and all(1 <= side <= _MOST_PIXELS for side in sides)
-    settings.require(fits, key, 'height and width in pixels, as "256, 256"')
-    return sides[0], sides[-1]

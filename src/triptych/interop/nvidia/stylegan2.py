@@ -21,11 +21,14 @@ from triptych.interop.shapes import Shapes
 _BASE_CHANNELS = 32_768
 _GROUP = 4  # images whose deviation is compared, in the original where nothing else is given
 _EMBEDDING = "mapping.embed.weight"
+_LATER = {"num_fp16_res": 4, "conv_clamp": 256}
+"""Of both networks where stylegan3 trained them and the file says nothing; of stylegan2-ada-pytorch they are then 0 and none."""
 _ARCHITECTURES = {"residual": "resnet", "plain": "orig"}
 
 
 def _read(generator: Network, discriminator: Network | None) -> tuple[StyleGAN2Config, DataSpec]:
-    shapes, settings = Shapes(generator.tensors), _flat(generator.settings)
+    unsaid = _LATER if "channel_base" in generator.settings else {}  # a setting of the generator itself in stylegan3 alone
+    shapes, settings = Shapes(generator.tensors), unsaid | _flat(generator.settings)
     widths = {side: shapes.shape(f"synthesis.b{side}.conv1.weight", axes=4)[0] for side in _sides(shapes, "synthesis.b", ".conv1.weight")}
     size = max(widths)
     classes = shapes.shape(_EMBEDDING, axes=2)[1] if shapes.has(_EMBEDDING) else None
@@ -36,15 +39,15 @@ def _read(generator: Network, discriminator: Network | None) -> tuple[StyleGAN2C
     alike = replace(StyleGAN2DiscriminatorConfig(**common), mapping_layers=StyleGAN2DiscriminatorConfig().mapping_layers)
     config = StyleGAN2Config(
         generator=StyleGAN2GeneratorConfig(style_dims=style_dims, **common),
-        discriminator=alike if discriminator is None else _discriminator(discriminator),
+        discriminator=alike if discriminator is None else _discriminator(discriminator, unsaid),
         latent_dims=inputs - (0 if classes is None else style_dims),
         class_conditional=classes is not None,
     )
     return config, spec
 
 
-def _discriminator(discriminator: Network) -> StyleGAN2DiscriminatorConfig:
-    shapes, settings = Shapes(discriminator.tensors), _flat(discriminator.settings)
+def _discriminator(discriminator: Network, unsaid: Mapping[str, Any]) -> StyleGAN2DiscriminatorConfig:
+    shapes, settings = Shapes(discriminator.tensors), {**unsaid, **_flat(discriminator.settings)}
     sides = _sides(shapes, "b", ".conv0.weight")
     widths = {side: shapes.shape(f"b{side}.conv0.weight", axes=4)[0] for side in sides}
     widths[4], *_ = shapes.shape("b4.conv.weight", axes=4)
@@ -97,7 +100,7 @@ def _common(shapes: Shapes, settings: Mapping[str, Any], widths: Mapping[int, in
         "max_channels": most,
         "mapping_layers": shapes.count("mapping.fc", ".weight") or (0 if shapes.has(_EMBEDDING) else 8),
         "mapping_rate": float(rate) if isinstance(rate, int | float) else 0.01,
-        "half_stages": half if isinstance(half, int) else 0,
+        "half_stages": half if type(half) is int else 0,
         "conv_clamp": float(clamp) if isinstance(clamp, int | float) else None,
     }
 

@@ -21,7 +21,8 @@ def exported(request: ExportRequest) -> Exported:
     if out.suffix != ".pt":
         raise ConfigError("out", f"got {str(out)!r}, expected the name of a file that ends with .pt")
     if not isinstance(config, FlowMatchingConfig) or not isinstance(config.network, DiTConfig):
-        raise ConfigError("to", f"SiT is flow matching with a transformer; this run is of {type(config).__name__.removesuffix('Config')}")
+        kind = f"{type(config).__name__.removesuffix('Config')}{' with a U-Net' * isinstance(config, FlowMatchingConfig)}"
+        raise ConfigError("to", f"SiT is flow matching with a transformer; this run is of {kind}")
     reasons = [
         *(["model.class_conditional: false (it always takes labels)"] if not config.class_conditional else []),
         *([f"model.time_scale: {config.time_scale:g} (it embeds the time itself)"] if config.time_scale != 1 else []),
