@@ -24,7 +24,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -200,6 +200,8 @@ def measure_plain(config: RunConfig, *, steps: int, batch_size: int) -> list[flo
         patch("triptych.nn.convolution.by_products", lambda *given, **named: False),
         patch("triptych.nn.convolution.by_tiles", lambda *given, **named: False),
         patch("triptych.nn.enlarging.folds", lambda *given: False),
+        patch("triptych.gans.clip_base.ClipGAN._past_labels", past_labels),
+        patch("triptych.gans.losses.sample_mean", lambda x: x.float().flatten(1).mean(1)),
     ):
         for k in range(steps):
             turns.take([batch], step, TrainingProgress(k * batch_size, batch_size, steps * batch_size))
@@ -208,6 +210,11 @@ def measure_plain(config: RunConfig, *, steps: int, batch_size: int) -> list[flo
                     mean.mul_(0.9999).add_(parameter, alpha=1e-4)
             moments.append(clock())
     return [after - before for before, after in itertools.pairwise(moments)]
+
+
+def past_labels(model: Any, clip: Batch, frames: Sequence[int]) -> Tensor:
+    """The label maps of past frames (b, frames, n, h, w) in the order NCHW."""
+    return torch.stack([model.labels({each.name: clip.inputs[each.name][:, frame] for each in model.sources}) for frame in frames], dim=1)
 
 
 def contiguous(batch: Batch) -> Batch:

@@ -13,8 +13,8 @@ import sys
 import torch
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
-_KEEP_BYTES = (1 << 30, 1 << 25)  # older versions of glibc refuse more than 32 MiB
-_RETURN_BYTES = (1 << 17,)  # as glibc begins; it raises them by itself where it is not told
+_KEEP = {_M_TRIM_THRESHOLD: (-1,), _M_MMAP_THRESHOLD: (1 << 30, 1 << 25)}  # -1: never; older versions of glibc refuse more than 32 MiB
+_RETURN = dict.fromkeys(_KEEP, (1 << 17,))  # bytes, as glibc begins; it raises them by itself where it is not told
 
 
 def keep_freed_memory(*, keep: bool = True) -> bool:
@@ -22,8 +22,8 @@ def keep_freed_memory(*, keep: bool = True) -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
     if mallopt is None:
         return False
-    sizes = _KEEP_BYTES if keep else _RETURN_BYTES
-    return all(any(mallopt(setting, size) == 1 for size in sizes) for setting in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD))
+    sizes = _KEEP if keep else _RETURN
+    return all(any(mallopt(setting, size) == 1 for size in sizes[setting]) for setting in sizes)
 
 
 def return_freed_memory(device: torch.device) -> None:

@@ -262,9 +262,8 @@ class ClipGAN(PairedGAN):
         return {}
 
     def _past_labels(self, clip: Batch, frames: Sequence[int]) -> Tensor:
-        return torch.stack(
-            [self.labels({name: values[:, frame] for name, values in self._maps(clip.inputs).items()}) for frame in frames], dim=1
-        )
+        maps = [self.labels({name: values[:, frame] for name, values in self._maps(clip.inputs).items()}) for frame in frames]
+        return torch.stack([each.movedim(1, -1) for each in maps], dim=1).movedim(-1, 2)  # each of them channels last, as it was
 
     def _maps(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {entry.name: inputs[entry.name] for entry in self.sources}

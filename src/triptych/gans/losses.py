@@ -6,6 +6,7 @@ sample is the mean over that sample alone. Sums over microbatches and processes 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
@@ -140,4 +141,6 @@ def top_k_weights(scores: Outputs, *, share: float, batch: Float[Tensor, " n"] |
 
 def sample_mean(x: Float[Tensor, " b *d"]) -> Float[Tensor, " b"]:
     """The mean over all axes but the first."""
-    return widened(x).reshape(len(x), -1).mean(1)
+    # Of the axes as they lie: flattened, maps laid out channels last are copied, and so are their gradients.
+    values = widened(x)[..., None]
+    return values.sum(tuple(range(1, values.ndim))) / math.prod(values.shape[1:])

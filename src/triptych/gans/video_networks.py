@@ -367,7 +367,7 @@ class Vid2VidGenerator(nn.Module):
                 x = block(f"res_{index}")(x, _at(maps, shared))
         found, combined = (None, None, None), None
         if past == config.frames - 1 and past_labels is not None and past_images is not None:
-            labels = torch.cat((past_labels.flatten(1, 2), label), dim=1)
+            labels = torch.cat((*past_labels.unbind(1), label), dim=1)
             flow, mask = self.flow_network_temp(labels, past_images.flatten(1, 2))
             moved = warped(past_images[:, -1], flow.detach() if config.flow_apart else flow)
             found, combined = (flow, mask, moved), self.img_prev_embedding(torch.cat((moved, mask), dim=1))

@@ -49,7 +49,7 @@ def _vgg(convolutions: tuple[int, ...], net: Operations, x: Tensor) -> Layers:
     index = 0
     for block, (count, channels) in enumerate(zip(convolutions, (64, 128, 256, 512, 512), strict=True), start=1):
         for layer in range(1, count + 1):
-            x = F.relu(net.conv(x, f"features.{index}", channels, 3, padding=1))
+            x = F.relu(net.conv(x, f"features.{index}", channels, 3, padding=1), inplace=True)
             yield f"relu_{block}_{layer}", x
             index += 2
         x = F.max_pool2d(x, 2)
