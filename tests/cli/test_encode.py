@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,13 @@ from PIL import Image
 
 from tests.contract.shrink import BATCH, shrunk
 from tests.runs.glow import folder, moved_run
+from triptych.cli import encode, settings
 from triptych.cli.main import main
 from triptych.core.batch import RawBatch
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError, RunError
 from triptych.diffusion.adm import ADM, EncodingConfig
-from triptych.runs import Latents, Run, train
+from triptych.runs import Latents, Run, sampling, train
 from triptych.runs.directions import check_directions, read_directions
 from triptych.runs.encoding import Coder
 from triptych.runs.latents import read_latents, write_latents
@@ -159,6 +161,35 @@ def test_latents_are_decoded_as_they_were_encoded(
         glow.coder(device="cpu").decode(latents)
 
 
+@pytest.mark.parametrize(
+    ("words", "decodes"),
+    [
+        ([], False),
+        (["--decode"], True),
+        (["--decode", "--out", "a.png"], True),
+        (["--decode=True"], True),
+        (["--decode", "False"], False),
+        (["--decode=false"], False),
+        (["--no-decode"], False),
+        (["--decode", "--no-decode"], False),
+        (["--no-decode", "--decode"], True),
+        (["--out=--decode"], False),
+    ],
+)
+def test_the_flags_are_read_once_and_say_which_way(
+    run: Run, images: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], decodes: bool
+) -> None:
+    asked: list[bool] = []
+    for name in ("_encode", "_decode"):
+        monkeypatch.setattr(encode, name, lambda run, images, options, settings: asked.append(options.decode) or "done")
+    read: list[Sequence[str]] = []
+    monkeypatch.setattr(settings, "parse", lambda flags, parse=settings.parse, **named: read.append(flags) or parse(flags, **named))
+    assert encode._decodes(words) == decodes
+    if "--out=--decode" not in words:
+        assert main(["encode", str(run.directory), str(images), *words]) == 0
+        assert asked == [decodes] and read == [words]
+
+
 def read_latents_of(run: Run, images: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> Latents:
     shown(capsys, str(run.directory), str(images), "--out", str(folder / "latents.npz"), *FAST)
     return read_latents(folder / "latents.npz")
@@ -246,6 +277,21 @@ def test_decoded_images_are_rounded(run: Run, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(made.model, "decode", lambda latents, **_: images)
     found = made.decode(Latents((np.zeros((4, 1, 8, 8), dtype=np.float32),), np.zeros(4, dtype=np.int64)))
     np.testing.assert_array_equal(found.images, levels)
+
+
+def test_a_grid_that_its_format_cannot_hold_is_refused_before_it_is_decoded(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row of images of 8 pixels takes 60, and 12 for all."""
+    latents = Latents((np.zeros((5, 1, 8, 8), np.float32),), np.arange(5))
+    monkeypatch.setattr(ADM, "decode", lambda *given, **named: pytest.fail("it was decoded"))
+    monkeypatch.setitem(sampling._LONGEST_SIDE, ".webp", 311)
+    with pytest.raises(DataError, match=r"a grid of 5 images would have 312x72 pixels, and \.webp holds 311 a side"):
+        run.coder(device="cpu").decode(latents, out=tmp_path / "a.webp")
+    way = replace(latents, labels=np.zeros(5, np.int64))
+    with pytest.raises(DataError, match="a grid of 9 images would have 552x72 pixels"):
+        run.edit(way, between=(0, 1), count=9, out=tmp_path / "a.webp", device="cpu")
+    assert not list(tmp_path.iterdir())
 
 
 def test_run_encode_and_decode(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,17 @@ def test_without_a_run(arguments: list[str], line: str, capsys: pytest.CaptureFi
     assert capsys.readouterr().err == f"triptych: error: {line}; {USAGE}\n"
 
 
+@pytest.mark.parametrize("flags", ["", "--reference a.mp4", "--metrics is", "--metrics sharpness --reference a.mp4"])
+def test_a_video_is_told_of_what_is_measured(
+    flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.mp4").write_bytes(b"")
+    assert main(["evaluate", "a.mp4", *flags.split()]) == 2
+    said = "a video, of which the frames are measured: give a folder with a sub-folder of them for each clip"
+    assert capsys.readouterr().err == f"triptych: error: a.mp4: {said} (ffmpeg -i a.mp4 FOLDER/a/%06d.png)\n"
+
+
 def test_likelihood_and_figures_of_images_are_not_mixed(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, line in (
         (

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.contract.shrink import BATCH, light
 from tests.data.pictures import write_folder
+from triptych.cli import score
 from triptych.cli.main import main
 from triptych.cli.score import spelled, swept
 from triptych.engine.run_directory import RunDirectory
 from triptych.report.measured import differences, evaluations
 from triptych.report.sweeps import sweeps
-from triptych.runs import train
+from triptych.runs import open_run, train
+from triptych.runs.model_images import ImageRequest, SampleMaker
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +73,30 @@ def test_a_run_with_flags_of_its_sampler(run: str, capsys: pytest.CaptureFixture
     (path,) = (Path(run) / "evaluations").glob("frechet-*.json")
     assert line.endswith(f"; written to {path}")
     assert json.loads(path.read_text())["protocol"]["made"]["labels"] == [3, 7]
+
+
+def named(run: str, place: Path, names: list[str] | None) -> str:
+    """A copy of the run whose classes have these names."""
+    shutil.copytree(run, place)
+    document = json.loads((place / "config.json").read_text())
+    document["spec"]["class_names"] = names
+    (place / "config.json").write_text(json.dumps(document))
+    return str(place)
+
+
+def test_labels_are_names_of_classes_with_commas_too(run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["tabby, tabby cat", "dog", *map(str, range(8))]
+    own, guide, plain = (named(run, tmp_path / name, given) for name, given in (("own", names), ("guide", names), ("plain", None)))
+    asked: list[Any] = []
+    monkeypatch.setattr(score, "score", lambda *given, request, **others: asked.append(request.labels))
+    monkeypatch.setattr(score, "table", lambda scores: [])
+    words = ["--metrics", "kid", "--labels", "dog,tabby, tabby cat,7"]
+    for command in ([own, *words], [plain, *words, "--guide", guide], [plain, *words]):
+        assert main(["evaluate", *command]) == 0
+    pieces = ["dog", "tabby", "tabby cat", "7"]
+    assert asked == [["dog", names[0], "7"], ["dog", names[0], "7"], pieces]
+    request = ImageRequest(labels=asked[0])
+    assert SampleMaker(open_run(own), request).request.labels == asked[0]
 
 
 def test_a_sweep_of_averages_goes_by_their_rates() -> None:

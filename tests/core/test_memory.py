@@ -166,5 +166,14 @@ def test_within_the_limit_a_share_of_what_is_there_can_be_taken(monkeypatch):
 
 
 def test_sizes_in_words() -> None:
-    sizes = {0: "0 bytes", 999: "999 bytes", 1000: "1 KB", 21_940_524: "21.9 MB", 3.2e9: "3.2 GB", 5e15: "5e+03 TB"}
+    sizes = {
+        0: "0 bytes",
+        1: "1 byte",
+        999: "999 bytes",
+        1000: "1 KB",
+        999_700: "1 MB",
+        21_940_524: "21.9 MB",
+        3.2e9: "3.2 GB",
+        5e15: "5 PB",
+    }
     assert [in_bytes(size) for size in sizes] == list(sizes.values())

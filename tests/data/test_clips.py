@@ -18,6 +18,7 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.data.clip_files import clips_of
 from triptych.data.clips import ClipDataConfig, ClipImages
 from triptych.data.loader import Loader, load
+from triptych.data.subjects import HELD_OUT, TRAIN, open_subjects
 
 HEIGHT, WIDTH = 8, 12
 LENGTH = ClipLength(first=2, most=5, double_every=7)
@@ -338,6 +339,9 @@ def test_held_out_clips_are_whole(tmp_path: Path) -> None:
     assert data.validation is not None
     sides = [{Path(images.key(item)).parent.name for item in range(len(images))} for images in (data.train, data.validation)]
     assert not sides[0] & sides[1] and len(sides[0] | sides[1]) == 4
+    subjects = open_subjects(settings(tmp_path, validation_fraction=0.4))
+    looked_at = [{subjects.key(item).split("/")[1] for item in np.flatnonzero(subjects.sides == side)} for side in (TRAIN, HELD_OUT)]
+    assert looked_at == sides
     for name in ("images", "labels"):
         (tmp_path / "train").mkdir(exist_ok=True)
         (tmp_path / name).rename(tmp_path / "train" / name)

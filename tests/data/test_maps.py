@@ -196,8 +196,47 @@ def test_16_bits_in_several_channels_are_no_map(channels, colour):
     header = struct.pack(">IIBBBBB", 4, 2, 16, colour, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
     parts = [struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks]
-    with pytest.raises(ValueError, match=r"^16 bits in several channels \(.*;16B\) as a map"):
-        number_map(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+    data = b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+    for wide, forms in ((False, "in grey alone"), (True, "in grey, or in RGB of 8 bits a channel")):
+        with pytest.raises(ValueError, match=rf"^16 bits in several channels \(.*;16B\) as a map, .*: save it {forms}$"):
+            number_map(data, wide=wide)
+
+
+def tiff_of_16_bits(order: str) -> bytes:
+    """A file of 2x1 pixels in RGB, uncompressed, by TIFF 6.0, section 6. `order`: of the bytes, "<" or ">"."""
+    entries = (
+        (256, 3, 1, 2),
+        (257, 3, 1, 1),
+        (258, 3, 3, 8),
+        (259, 3, 1, 1),
+        (262, 3, 1, 2),
+        (273, 4, 1, 14),
+        (277, 3, 1, 3),
+        (279, 4, 1, 12),
+    )
+    pixels, first = struct.pack(f"{order}6H", 300, 300, 300, 5, 5, 5), 32
+    table = b"".join(
+        struct.pack(f"{order}HHI", tag, kind, count) + struct.pack(f"{order}{'HH' if (kind, count) == (3, 1) else 'I'}", *value)
+        for tag, kind, count, number in entries
+        for value in [(number, 0) if (kind, count) == (3, 1) else (number,)]
+    )
+    head = (b"II" if order == "<" else b"MM") + struct.pack(f"{order}HI", 42, first)
+    depths = struct.pack(f"{order}3H", 16, 16, 16)
+    return head + depths + pixels + b"\0" * 6 + struct.pack(f"{order}H", len(entries)) + table + b"\0" * 4
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_16_bits_in_colour_are_no_map_in_any_format(wide):
+    plain = b"P3 2 1 65535\n" + b"300 300 300 5 5 5"
+    for data in (tiff_of_16_bits("<"), tiff_of_16_bits(">"), plain, b"P6 2 1 65535\n" + struct.pack(">6H", 300, 300, 300, 5, 5, 5)):
+        with pytest.raises(ValueError, match=r"^16 bits in several channels \(RGB;16[BL]\) as a map"):
+            number_map(data, wide=wide)
+
+
+def test_points_of_a_ppm_are_numbers_of_its_range():
+    levels = np.random.default_rng(0).integers(0, 101, (8, 16, 3))
+    data = b"P6 16 8 100\n" + levels.astype(np.uint8).tobytes()
+    np.testing.assert_array_equal(number_map(data, wide=True), levels @ np.array([1, 256, 65536]))
 
 
 def test_maps_of_turned_photographs_are_turned():

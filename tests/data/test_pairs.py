@@ -134,6 +134,15 @@ def test_conditions_may_be_resized_to_the_nearest_pixel(tmp_path):
         np.testing.assert_array_equal(drawn.inputs["edges"][..., 0], 255 * drawn.inputs["labels"], err_msg="as a map of the same pixels")
 
 
+def test_photos_alone_without_maps(tmp_path):
+    data = opened(write_pairs(tmp_path), maps=(), num_classes=(), instances=None)
+    data.train.probe()  # as training does
+    assert list(data.train.batch(np.arange(COUNT)).inputs) == ["edges", "night"]
+    Image.fromarray(np.zeros((16, 20, 3), np.uint8)).save(tmp_path / "night" / "drive" / "3.png")
+    with pytest.raises(DataError, match="20x16 pixels, but .*3.png has 24x16; make them one size"):
+        data.train.probe()
+
+
 def test_nearest_pixels_of_arrays_and_of_turned_files():
     pixels = np.random.default_rng(0).integers(0, 256, (12, 8, 3), dtype=np.uint8)
     cut = Cut(6, 4)

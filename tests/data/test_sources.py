@@ -629,21 +629,22 @@ def test_hidden_folders_are_left_out_of_archives_too(tmp_path):
     assert {len(data.train) for data in found} == {len(found[0].train)}
 
 
-def test_the_last_of_two_members_of_one_name_counts(tmp_path):
+@pytest.mark.parametrize(("count", "said"), [(2, "1 of its files has"), (3, "2 of its files have")])
+def test_the_last_of_several_members_of_one_name_counts(tmp_path, count, said):
     """As in what unpacks them."""
-    first, last = (encoded(picture(16, 16, seed=seed)) for seed in (1, 2))
+    contents = [encoded(picture(16, 16, seed=seed)) for seed in range(count)]
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive, pytest.warns(UserWarning, match="Duplicate name"):
-        for content in (first, last):
+        for content in contents:
             archive.writestr("a.png", content)
     with tarfile.open(tmp_path / "x.tar", "w") as archive:
-        for content in (first, last):
+        for content in contents:
             member = tarfile.TarInfo("a.png")
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     for name in ("x.zip", "x.tar"):
         data = opened(tmp_path / name)
-        assert len(data.train) == 1 and data.train.content(0) == last, name
-        assert any("1 of its files have the name of a later one" in note for note in data.notes), data.notes
+        assert len(data.train) == 1 and data.train.content(0) == contents[-1], name
+        assert any(f"{said} the name of a later one" in note for note in data.notes), data.notes
 
 
 def test_links_in_a_tar(tmp_path):

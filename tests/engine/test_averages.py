@@ -30,6 +30,8 @@ RISING = AverageConfig(half_life=Ramp(start=0, end=40, images=80))
         (AverageConfig(rate=0.9, warmup=True), 10_000, 0.9),
         (AverageConfig(rate=0.9, start=20), 10, 0.0),
         (AverageConfig(rate=0.9, start=20, warmup=True), 20, 0.1),
+        (AverageConfig(rate=0.9, start=29), 10, 0.0),  # rounded down to whole iterations
+        (AverageConfig(rate=0.9, start=29), 20, 0.9),
         (AverageConfig(half_life=BATCH), 0, 0.5),
         (AverageConfig(half_life=2 * BATCH), 70, math.sqrt(0.5)),
         (AverageConfig(half_life=2 * BATCH, ramp_up=0.1), 0, 0.0),

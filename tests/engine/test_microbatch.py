@@ -18,6 +18,7 @@ from triptych.core.errors import ConfigError
 from triptych.core.memory import data_memory
 from triptych.core.model import LossTerms, Model, Phase, TrainingProgress
 from triptych.core.rng import Rng
+from triptych.engine import microbatch
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
 from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import World
@@ -321,6 +322,23 @@ def test_buffers_of_frozen_networks_are_left_alone():
     place = model.generator.w
     assert attempts.attempt([], work, together=True) is None
     assert model.generator.w is place and place.tolist() == [0, 0] and model.vgg.running_mean.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(("processes", "together", "copied"), [(1, False, True), (1, True, True), (2, False, False)])
+def test_buffers_are_copied_only_where_something_is_done_with_them_after_a_failure(monkeypatch, processes, together, copied):
+    """A process that is alone saves its run; of several that do not agree none goes on."""
+    model = seeded(Pair)
+    model.generator.register_buffer("w", torch.zeros(2))
+
+    def work() -> None:
+        model.generator.w.add_(1)
+        raise MemoryError("no memory")
+
+    copies: list[torch.Size] = []
+    monkeypatch.setattr(microbatch, "_copy", lambda tensor, copy=microbatch._copy: copies.append(tensor.shape) or copy(tensor))
+    attempts = Attempts(model, World(0, processes, torch.device("cpu")))
+    assert attempts.attempt([], work, together=together) is None and attempts.said == "no memory"
+    assert copies == [torch.Size([2])] * copied and model.generator.w.tolist() == [1 - copied] * 2
 
 
 def test_spectral_norms_that_move_in_a_forward_pass_are_put_back():

@@ -204,6 +204,8 @@ def test_without_an_autoencoder_samples_are_latents(folder: Path, photos: Path, 
         assert not (tmp_path / out).exists()
     with pytest.raises(ConfigError, match="makes latents of 4 channels, and was imported without .*import it again with --autoencoder RUN"):
         run.score(photos, metrics=("frechet",), device="cpu")
+    with pytest.raises(ConfigError, match="makes latents of 4 channels, and was imported without .*import it again with --autoencoder RUN"):
+        run.coder(device="cpu")
 
 
 def test_the_command_writes_latents_that_nothing_decodes(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

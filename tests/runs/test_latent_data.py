@@ -30,7 +30,7 @@ from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.kl_autoencoder import KLAutoencoder, KLAutoencoderConfig
 from triptych.gans.kl_networks import KLNetworksConfig
 from triptych.recipes.config import RunConfig
-from triptych.runs import Run, open_run, train
+from triptych.runs import Run, latent_data, open_run, train
 from triptych.runs.given.data_images import model_reference
 from triptych.runs.latent_data import EncodedData, encode_data
 from triptych.runs.latent_space import LatentSpace, copy_bytes, shown_by
@@ -143,11 +143,25 @@ def test_changed_images_and_classes_are_encoded_anew(folder: Path, tmp_path: Pat
 
 def test_pieces_of_a_call_that_was_killed_at_its_end_are_removed(folder: Path):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pieces, "remove", lambda self: None)
+        patch.setattr(Pieces, "remove_all", lambda self: None)
         encoded(folder, "killed.npz")
     assert list(folder.glob(".killed.npz.partial-*"))
     assert encoded(folder, "killed.npz").already
     assert not list(folder.glob(".killed.npz.partial-*"))
+
+
+def test_pieces_of_another_call_that_was_cut_short_are_removed_and_nothing_else(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*given: Any, **named: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(latent_data, "_write", full)
+        with pytest.raises(DataError, match=r"cannot write .*other\.npz: No space left on device .*; what was encoded is kept"):
+            encoded(folder, "other.npz")
+    assert [path.name.rpartition("-")[0] for path in folder.glob(".other.npz*")] == [".other.npz.partial"]
+    (folder / ".other.npz.partial-notes").mkdir()
+    assert not encoded(folder, "other.npz", validation_fraction=0.5).already
+    assert [path.name for path in folder.glob(".other.npz*")] == [".other.npz.partial-notes"]
 
 
 def test_an_interrupted_call_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch):

@@ -242,6 +242,11 @@ def test_too_few_images(tmp_path: Path) -> None:
     (tmp_path / "walks" / "a.mp4").write_bytes(b"")
     instead = "of videos the frames are measured: give a folder with a sub-folder of them for each"
     assert refusal(tmp_path).endswith(f"are looked for, in sub-folders too); {instead}")
+    (tmp_path / "my dog.mp4").write_bytes(b"")
+    frames = f"ffmpeg -i '{tmp_path}/my dog.mp4' FOLDER/'my dog'/%06d.png"
+    reason = "a video, of which the frames are measured: give a folder with a sub-folder of them for each clip"
+    assert refusal(tmp_path / "my dog.mp4") == f"{tmp_path}/my dog.mp4: {reason} ({frames})"
+    (tmp_path / "my dog.mp4").unlink()
     write_folder(tmp_path, ["a.png"])
     one = "holds 1 image, but a set has at least 2"
     assert refusal(tmp_path) == f"{tmp_path}: {one}"

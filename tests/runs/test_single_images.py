@@ -13,8 +13,12 @@ import torch
 from PIL import Image
 
 from tests.contract.shrink import light
+from tests.data.pairs import SETTINGS, as_map, write, write_pairs
+from tests.runs.translators import ONE_MAP, mirror_run
 from triptych.core.errors import ConfigError, DataError
 from triptych.data.config import DataConfig
+from triptych.data.decode import number_map
+from triptych.data.pairs import PairedDataConfig
 from triptych.engine.distributed import World
 from triptych.evaluation.feature_set import Figure
 from triptych.evaluation.lpips import BACKBONES
@@ -122,6 +126,34 @@ def test_label_maps_of_a_segmenter(tiny: Any, tmp_path: Path) -> None:
         run.score(metrics=["mean-iou"], single=single, device="cpu")
     with pytest.raises(ConfigError, match="label_maps: missing: keep the images by --keep-samples FOLDER"):
         run.score(metrics=["mean-iou"], device="cpu")
+
+
+@pytest.mark.parametrize("fate", ["dont_care", "blank"])
+def test_pixels_of_no_class_count_nowhere(tmp_path: Path, fate: str) -> None:
+    """The upper half of the maps is of no class; a segmenter has to say something there. Of the lower half it misses the first column."""
+    pairs, seen = write_pairs(tmp_path / "pairs"), tmp_path / "seen"
+    for path in (pairs / "labels").rglob("*.png"):
+        numbers = number_map(path.read_bytes())
+        numbers[: len(numbers) // 2] = 9
+        write(path, as_map(numbers))
+    config = PairedDataConfig(path=str(pairs), **(SETTINGS | ONE_MAP | {"workers": 0, "validation_fraction": 0.5, fate: True}))
+    run = mirror_run(tmp_path / "run", config)
+    count = maker_of(run, ImageRequest()).most
+    assert count is not None
+    maps = made(run, count).maps
+    assert maps is not None
+    truth = maps(range(count))
+    assert (truth[:, :4] == 2).all() and set(np.unique(truth[:, 4:])) == {0, 1}
+    answers = np.where(truth == 2, 1, truth)
+    answers[:, 4:, 0] = 1 - answers[:, 4:, 0]
+    for k, each in enumerate(answers):
+        write(seen / f"{k:06d}.png", as_map(each))
+    single = SingleRequest(label_maps=seen)
+    scores = run.score(metrics=["mean-iou", "pixel-accuracy"], single=single, device="cpu")
+    known, found = truth[:, 4:], answers[:, 4:]
+    ious = [((known == k) & (found == k)).sum() / ((known == k) | (found == k)).sum() for k in (0, 1)]
+    assert scores.figures["pixel-accuracy"].value == pytest.approx(11 / 12)
+    assert scores.figures["mean-iou"].value == pytest.approx(np.mean(ious))
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -89,25 +90,29 @@ def main(arguments: Sequence[str]) -> int:
     if not helped and (len(arguments) < 2 or arguments[1].startswith("-")):
         problem = f"got {arguments[1]!r} where the images are expected" if len(arguments) > 1 else "no images given"
         raise ConfigError("", f"{problem}; usage: {_USAGE_LINE}")
-    if not helped and not any(argument.partition("=")[0] in _DECODES for argument in arguments):  # at once, without PyTorch
-        _require_images(arguments[1])
+    flags = arguments[1:] if helped else arguments[2:]
+    decode = not helped and _decodes(flags)
+    if not helped and not decode:  # at once, without PyTorch
+        require_images(arguments[1], note="; expected a folder, .zip, .tar, .npz or .npy of images")
 
     from triptych import runs
 
     run = runs.open_run(directory)
-    flags = arguments[1:] if helped else arguments[2:]
-    options, settings = configure(directory, flags, encoding=run.encoding)
-    if options.decode:
-        options, settings = configure(directory, flags, encoding=_to_decode(flags, Path(arguments[1]), run.encoding))
-    else:
-        _require_images(arguments[1])
+    encoding = _to_decode(flags, Path(arguments[1]), run.encoding) if decode else run.encoding
+    options, settings = configure(directory, flags, encoding=encoding)
     with named_as_flags(options, settings):
         line = _decode(run, arguments[1], options, settings) if options.decode else _encode(run, arguments[1], options, settings)
     return finished(line)
 
 
-def _require_images(images: str) -> None:
-    require_images(images, note="; expected a folder, .zip, .tar, .npz or .npy of images")
+def _decodes(flags: Sequence[str]) -> bool:
+    """Whether the flags ask for the way back: then their defaults are others. Of several words about it the last one counts."""
+    asked = False
+    for word, following in itertools.pairwise([*flags, ""]):
+        name, equals, value = word.partition("=")
+        if name in _DECODES:
+            asked = name == _DECODES[0] and (value if equals else following).lower() != "false"
+    return asked
 
 
 def _to_decode(flags: Sequence[str], latents: Path, encoding: Config) -> Config:

@@ -165,9 +165,13 @@ def _scores(metrics: Sequence[str], reference: str | None) -> bool:
 
 
 def _require_no_images(images: str) -> None:
-    """Raises ConfigError for images, of which no likelihood can be measured, where a run is expected."""
+    """Raises ConfigError or DataError for images, of which no likelihood can be measured, where a run is expected."""
     place = Path(images)
     if place.exists() and not RunDirectory(place).exists() and not any(place.glob("*/config.json")):
+        if place.is_file():
+            from triptych.runs.given.pictures import require_no_video
+
+            require_no_video(place)
         why = f"missing: {images} is no run, and images are measured against others (--metrics is alone needs none)"
         raise ConfigError("--reference", why)
 

@@ -14,6 +14,7 @@ from triptych.cli.settings import parse
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.engine.progress import Watch
+from triptych.engine.run_directory import run_and_checkpoint
 from triptych.evaluation.feature_set import SetMetricConfig
 from triptych.evaluation.pair_metric import PairMetricConfig
 from triptych.runs import Scores, open_run, score
@@ -109,7 +110,7 @@ def measure(images: str, options: ScoreOptions, settings: Config, progress: Watc
     request = ImageRequest(
         seed=options.seed,
         settings=settings if is_run(images) else None,
-        labels=label_values(options.labels),
+        labels=label_values(options.labels, _class_names(images, options)),
         guide=options.guide,
         guide_with=options.guide_with,
         guide_ema_length=options.guide_ema_length,
@@ -136,6 +137,16 @@ def measure(images: str, options: ScoreOptions, settings: Config, progress: Watc
             progress=progress,
             **options.keywords(),
         )
+
+
+def _class_names(images: str, options: ScoreOptions) -> Sequence[str] | None:
+    """The names that --labels may have: those of the run's classes, or of the classifier's that leads a run without; as of a sample."""
+    if options.labels is None or not is_run(images):
+        return None
+    names = open_run(images).spec.class_names
+    if names is None and options.guide is not None:
+        return open_run(run_and_checkpoint(options.guide)[0]).spec.class_names
+    return names
 
 
 def sweep(images: str, arguments: Sequence[str], options: ScoreOptions) -> int:

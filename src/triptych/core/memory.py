@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import resource
@@ -70,8 +69,10 @@ def available_memory(root: Path = Path("/")) -> int | None:
 
 def in_bytes(size: float) -> str:
     """A size in memory or on a disk, to three digits."""
-    unit = min(4, max(0, math.floor(math.log(size, 1000)))) if size >= 1 else 0
-    return f"{size / 1000**unit:.3g} {('bytes', 'KB', 'MB', 'GB', 'TB')[unit]}"
+    units = ["byte" if size == 1 else "bytes", "KB", "MB", "GB", "TB", "PB"]
+    while size >= 999.5 and len(units) > 1:  # which three digits have as 1000
+        size, units = size / 1000, units[1:]
+    return f"{size:.3g} {units[0]}"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -127,8 +127,10 @@ class Archive(Files):
         self._tables = {member.name: member for member in members if is_table(member.name) or member.name == PACK_FILE}
         images = [member for member in members if member.name not in self._tables]
         super().__init__(place, [member.name for member in images], passed_over=passed_over, tables=filter(is_table, self._tables))
-        if len(members) < every:
-            self.remarks.append(f"{place}: {every - len(members):,} of its files have the name of a later one, which counts alone")
+        earlier = every - len(members)
+        if earlier:
+            has = "has" if earlier == 1 else "have"
+            self.remarks.append(f"{place}: {earlier:,} of its files {has} the name of a later one, which counts alone")
         self._file = file
         self.objects = {str(place): str(file.identity)} if isinstance(file, RemoteFile) else {}
         labels = dict(beside or {})

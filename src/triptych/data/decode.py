@@ -38,6 +38,8 @@ MOST_PIXELS = 178_956_970
 """Of a decoded image; a small file may say that it has any number. Pillow's own limit: 512 MiB in RGB."""
 _ALTERS = {"JPEG": "JPEG", "MPO": "JPEG", "AVIF": "AVIF", "JPEG2000": "JPEG 2000"}
 _SPREAD = {"L;2": 85, "L;4": 17}  # what Pillow multiplies the levels of grey files with less than 8 bits by
+_BYTE, _SHORTS = 255, (";16B", ";16L", ";16N")
+"""The highest level of 8 bits, and how Pillow's names of decoders of 16 bits end."""
 
 
 def image_square(
@@ -119,13 +121,23 @@ def number_map(data: bytes, *, wide: bool = False) -> np.ndarray:
             raise ValueError(f"a {_ALTERS.get(image.format, 'lossy WebP')}, which alters numbers, as a map: save maps as PNG")
         orientation, raw = orientation_of(image), image.tile[0][3] if image.tile else None
         image.load()
-        numbers = _numbers(ImageOps.exif_transpose(image) if orientation != 1 else image, wide=wide)
-    depth = raw if isinstance(raw, str) else raw[0] if raw else ""
-    if depth.endswith(";16B") and depth not in ("I;16B", "L;16B"):
-        raise ValueError(f"16 bits in several channels ({depth}) as a map, of which half are lost in reading: save it in grey alone")
-    if image.format == "PPM" and isinstance(raw, tuple) and len(raw) == 2:  # Pillow spreads the levels from 0 to the most that it keeps
-        return np.rint(numbers * raw[1] / (255 if raw[1] <= 255 else 65535)).astype(np.int64)
-    return numbers // _SPREAD.get(depth, 1)
+        turned = ImageOps.exif_transpose(image) if orientation != 1 else image
+        mode, values = turned.mode, np.asarray(turned)
+    depth, most = raw if isinstance(raw, str) else raw[0] if raw else "", None
+    if image.format == "PPM" and isinstance(raw, tuple) and len(raw) == 2:
+        most = int(raw[1])
+        depth = "RGB;16B" if mode == "RGB" and most > _BYTE else depth
+    if depth.endswith(_SHORTS) and depth.partition(";")[0] not in ("I", "L"):
+        forms = "in grey, or in RGB of 8 bits a channel" if wide else "in grey alone"
+        raise ValueError(f"16 bits in several channels ({depth}) as a map, of which half are lost in reading: save it {forms}")
+    return _numbers(_as_stored(values, depth, most), mode, wide=wide)
+
+
+def _as_stored(values: np.ndarray, depth: str, most: int | None) -> np.ndarray:
+    """The levels that the file has, where Pillow spread them from 0 to the most that it keeps. `most`: of a PPM the highest level."""
+    if most is None:
+        return values // _SPREAD.get(depth, 1)
+    return np.rint(values.astype(np.int64) * most / (_BYTE if most <= _BYTE else 65535)).astype(np.int64)
 
 
 def _is_lossy_webp(data: bytes) -> bool:
@@ -151,18 +163,17 @@ def levels_of(data: bytes, *modes: str) -> np.ndarray:
         return np.asarray(ImageOps.exif_transpose(image))
 
 
-def _numbers(image: Image.Image, *, wide: bool) -> np.ndarray:
-    values = np.asarray(image)
+def _numbers(values: np.ndarray, mode: str, *, wide: bool) -> np.ndarray:
     if wide:
-        return _wide_numbers(values, image.mode)
-    if image.mode in ("1", "L", "P", "I") or image.mode.startswith("I;16"):
+        return _wide_numbers(values, mode)
+    if mode in ("1", "L", "P", "I") or mode.startswith("I;16"):
         return values.astype(np.int64)
-    if image.mode in ("LA", "PA"):
+    if mode in ("LA", "PA"):
         return values[..., 0].astype(np.int64)
-    if image.mode in ("RGB", "RGBA") and (values[..., :1] == values[..., 1:3]).all():
+    if mode in ("RGB", "RGBA") and (values[..., :1] == values[..., 1:3]).all():
         return values[..., 0].astype(np.int64)
-    kind = "fractions" if image.mode == "F" else "a picture in colour"
-    raise ValueError(f"{kind} ({image.mode}) as a map: save one number for each pixel, as a PNG in grey or with a palette")
+    kind = "fractions" if mode == "F" else "a picture in colour"
+    raise ValueError(f"{kind} ({mode}) as a map: save one number for each pixel, as a PNG in grey or with a palette")
 
 
 def _wide_numbers(values: np.ndarray, mode: str) -> np.ndarray:

@@ -166,12 +166,13 @@ class PairedImages(ImageSet):
 
         maps = [member for member in self._members if member.spec.kind != "image"]
         probe(evenly_spaced(len(self), PROBED), sizes, on_error=self.config.on_error, skips=self.config.skips)
-        probe(
-            evenly_spaced(len(self), _MAPS),
-            lambda item: self._load(np.array([item]), None, maps),
-            on_error=self.config.on_error,
-            skips=self.config.skips,
-        )
+        if maps:
+            probe(
+                evenly_spaced(len(self), _MAPS),
+                lambda item: self._load(np.array([item]), None, maps),
+                on_error=self.config.on_error,
+                skips=self.config.skips,
+            )
 
     def _load(self, items: np.ndarray, crop: np.ndarray | None, members: Sequence[Member]) -> dict[str, np.ndarray]:
         """The members by name: uint8 images (b, h, w, c) and int64 maps (b, h, w)."""

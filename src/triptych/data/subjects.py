@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -13,7 +13,7 @@ import numpy as np
 
 from triptych.core.errors import ConfigError, DataError
 from triptych.data.arrays import Arrays
-from triptych.data.clip_files import by_place
+from triptych.data.clip_files import by_place, clips_of
 from triptych.data.clips import ClipDataConfig
 from triptych.data.config import DataConfig
 from triptych.data.cut import Value
@@ -302,14 +302,22 @@ def _matched(config: PairedDataConfig, path: Path, folders: Sequence[Path], left
         pairs += members
         if len(folders) == 1 and len(kept):
             keys = list(whole)
-            for k in held_out([keys[int(k)] for k in kept], fraction=config.validation_fraction)[1]:
-                subjects.sides[members[int(kept[k])]] = HELD_OUT
+            together = _together([keys[int(k)] for k in kept], clips=isinstance(config, ClipDataConfig))
+            names = list(together)
+            for chosen in held_out(names, fraction=config.validation_fraction)[1]:
+                for k in together[names[int(chosen)]]:
+                    subjects.sides[members[int(kept[k])]] = HELD_OUT
     if not pairs:
         subjects.complaints.append(Complaint("source", None, "no pair is complete"))
     subjects.pairs = np.array(pairs, dtype=np.int64).reshape(len(pairs), len(types))
     subjects.left_out = np.isin(np.arange(len(subjects)), passed_over)
     subjects.notes += left_out.notes()
     return subjects
+
+
+def _together(keys: Sequence[str], *, clips: bool) -> Mapping[str, Sequence[int]]:
+    """Which of the pairs are held out together, by the name that decides it: the frames of a clip, else each pair by itself."""
+    return clips_of(keys) if clips else {key: [k] for k, key in enumerate(keys)}
 
 
 def _numbered(subjects: Subjects, config: PairedDataConfig, root: Path, name: str) -> dict[str, int]:

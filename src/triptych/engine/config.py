@@ -31,7 +31,7 @@ class AverageConfig(Config):
     warmup: bool = False
     "Start at rate (1 + n) / (10 + n) after n steps until that reaches the average's own."
     start: int = 0
-    "Images until which the average is a copy of the weights."
+    "Images until which the average is a copy of the weights, rounded down to whole iterations."
 
     def validate(self) -> None:
         given = [name for name in ("rate", "half_life", "length") if getattr(self, name) is not None]
@@ -113,7 +113,7 @@ class TrainConfig(Config):
     ema_warmup: bool = True
     "Start each average at rate (1 + n) / (10 + n) after n steps until that reaches its own."
     ema_start: int = 0
-    "Images until which the averages are copies of the weights."
+    "Images until which the averages are copies of the weights, rounded down to whole iterations."
     ema_lengths: tuple[float, ...] = ()
     "Lengths of power-function averages (EDM2 tracks 0.05,0.1), after those of ema_rates; the three settings above do not concern them."
     averages: tuple[AverageConfig, ...] = ()

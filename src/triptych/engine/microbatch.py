@@ -33,7 +33,7 @@ class Microbatch:
         self.group = model.group_size
         self.size = min(train.at_once(world.size), -(-train.batch_size // world.size))
         self._divided = is_divided(train, world)
-        self.halves = train.out_of_memory == "halve" and not model.couples_samples and not self._divided
+        self.shrinks = train.out_of_memory == "halve" and not model.couples_samples and not self._divided
         "Whether it becomes smaller where memory does not suffice."
 
     @property
@@ -44,7 +44,7 @@ class Microbatch:
 
     def halve(self, said: str) -> None:
         """Takes half of it, rounded up. Raises DoesNotFit, which says what was `said`, where it cannot be divided."""
-        if not self.halves or self.size <= self.group:
+        if not self.shrinks or self.size <= self.group:
             raise self.does_not_fit(said)
         self.size = self.group * -(-(self.size // self.group) // 2)
 
@@ -83,11 +83,13 @@ class Attempts:
     def attempt(self, parameters: Sequence[nn.Parameter], work: Callable[[], T], *, together: bool) -> T | None:
         """What `work` returns, which adds to the gradients of `parameters`; None where memory did not suffice: then all is as before.
 
-        `together`: whether all processes do it and agree on the outcome; then all have gradients of the same parameters.
+        `together`: whether all processes do it and agree on the outcome; then all have gradients of the same parameters. Several that do
+        not agree end with the one that lacks memory, and nothing is kept of what they did: then nothing is put back.
         """
-        before = _State(self._modules, parameters, self._world.device)
+        lost = self._world.size > 1 and not together
+        before = None if lost else _State(self._modules, parameters, self._world.device)
         result = self._result(parameters, work, together=together)
-        if result is None:
+        if result is None and before is not None:
             self._undo(before)
         return result
 

@@ -43,7 +43,7 @@ def _in_rows(kind: type[torch.optim.Adam]) -> type[torch.optim.Adam]:
         has_complex = kind._init_group(self, group, *lists)
         parameters, gradients = lists[:2]
         for k, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
-            if _layout(gradient) != _layout(parameter):  # as no backward pass leaves it
+            if not _lies_as(gradient, parameter):  # as no backward pass leaves it
                 gradients[k] = torch.empty_like(parameter).copy_(gradient)
         for tensors in lists[:4]:  # these and both moments
             tensors[:] = [tensor.as_strided((tensor.numel(),), (1,)) for tensor in tensors]
@@ -163,7 +163,12 @@ def assert_same_layout(optimizer: torch.optim.Optimizer) -> None:
         for parameter in group["params"]:
             tensors = [value for value in optimizer.state.get(parameter, {}).values() if torch.is_tensor(value) and value.ndim]
             for tensor in [*tensors, *([] if parameter.grad is None else [parameter.grad])]:
-                assert _layout(tensor) == _layout(parameter), (tensor.shape, tensor.stride(), parameter.stride())
+                assert _lies_as(tensor, parameter), (tensor.shape, tensor.stride(), parameter.stride())
+
+
+def _lies_as(tensor: Tensor, parameter: Tensor) -> bool:
+    """Whether both have the same numbers of the same places in their order in memory, so that one index goes through both."""
+    return _layout(tensor) == _layout(parameter)
 
 
 def _layout(tensor: Tensor) -> tuple[tuple[int, int], ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,74 @@ class _PhaseModule(nn.Module):
 def _joined(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """The tensors of all microbatches, in the order of the samples."""
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+class _Summing:
+    """Sums the gradients of a step over the processes: here when all of them have made its passes."""
+
+    agrees: ClassVar[bool] = True
+    "Whether the processes agree on whether the passes fit before they sum; else a lack of memory in one of them ends the run."
+    divisor = 1
+    "What the sum is divided by."
+
+    def __init__(self, networks: nn.Module, world: World) -> None:
+        self.networks, self._world = networks, world
+
+    def alone(self) -> _Summing:
+        """The same for passes of which no other process hears."""
+        return self
+
+    def around_step(self) -> AbstractContextManager[object]:
+        """The context of the passes of a step, and of `finish`."""
+        return nullcontext()
+
+    def around_microbatch(self, *, last: bool) -> AbstractContextManager[object]:
+        """The context of the passes of a microbatch."""
+        return nullcontext()
+
+    def finish(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Sums what is not summed yet."""
+        self._world.sum_all([parameter.grad for parameter in parameters.values() if parameter.grad is not None])
+
+
+class _SummingOnTheWay(_Summing):
+    """Sums gradients while they are computed. A process that then lacks memory would leave the others waiting."""
+
+    agrees = False
+
+    def __init__(self, networks: nn.Module, world: World, *, partial: bool) -> None:
+        """`partial`: whether a loss may not reach all of the parameters."""
+        super().__init__(networks, world)
+        # Buffers stay each process's own in a step: `forward_sync_buffers`, as PyTorch calls it since it deprecated the older name.
+        names = inspect.signature(DistributedDataParallel).parameters
+        buffers: dict[str, Any] = {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}
+        self._plain, self.divisor = networks, world.size
+        self.networks = self._parallel = DistributedDataParallel(networks, find_unused_parameters=partial, **buffers)
+
+    def alone(self) -> _Summing:
+        return _Summing(self._plain, self._world)
+
+    def around_microbatch(self, *, last: bool) -> AbstractContextManager[object]:
+        return nullcontext() if last else self._parallel.no_sync()
+
+    def finish(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        pass
+
+
+class _SummingParts(_Summing):
+    """Leaves each process its part of the sums, of a model that is divided: block by block on the way, or whole at the end."""
+
+    agrees = False
+
+    def __init__(self, networks: nn.Module, world: World, sharding: Sharding) -> None:
+        super().__init__(networks, world)
+        self._sharding, self.divisor = sharding, world.size if sharding.by_block else 1
+
+    def around_step(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._sharding.by_block else self._sharding.gathered()
+
+    def finish(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        self._sharding.take_gradients(parameters)
 
 
 @dataclass
@@ -80,18 +148,13 @@ class Updater:
         if sharding is not None:
             self.parameters = sharding.optimized(self.parameters)
         self.optimizer = make_optimizer(self.parameters, optim, device=world.device)
-        self._overlapping: DistributedDataParallel | None = None
-        "Sums gradients over the processes while they are computed. A process that then lacks memory would leave the others waiting."
         if sharding is not None:
-            pass  # it has summed them, or sums them when the passes are done
-        elif world.size > 1 and microbatch.halves:
+            self._summing = _SummingParts(self._networks, world, sharding)
+        elif world.size > 1 and not microbatch.shrinks:
+            self._summing = _SummingOnTheWay(self._networks, world, partial=any(phase.partial for phase in phases))
+        else:
+            self._summing = _Summing(self._networks, world)
             world.take_from_main(list(self.parameters.values()))
-        elif world.size > 1:
-            partial = any(phase.partial for phase in phases)
-            # Buffers stay each process's own in a step: `forward_sync_buffers`, as PyTorch calls it since it deprecated the older name.
-            names = inspect.signature(DistributedDataParallel).parameters
-            buffers: dict[str, Any] = {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}
-            self._overlapping = DistributedDataParallel(self._networks, find_unused_parameters=partial, **buffers)
         self._layout_checked = False
         self.stepped = True
         "Whether the last step was taken; False after an overflow of fp16. True before the first, which may come late (`Model.turns`)."
@@ -113,17 +176,13 @@ class Updater:
         self._model.prepare(phase, progress)
 
         def work() -> Passes:
-            return self._passed(phase, batch, rng, size=self._microbatch.size, total=total, progress=progress)
+            return self._passed(phase, batch, rng, size=self._microbatch.size, total=total, progress=progress, summing=self._summing)
 
-        parameters, together = list(self.parameters.values()), self._microbatch.halves
-        whole = self._sharding is not None and not self._sharding.by_block
-        with self._sharding.gathered() if self._sharding is not None and whole else nullcontext():
-            while (passes := self._attempts.attempt(parameters, work, together=together)) is None:
+        parameters, summing = list(self.parameters.values()), self._summing
+        with summing.around_step():
+            while (passes := self._attempts.attempt(parameters, work, together=summing.agrees)) is None:
                 self._microbatch.halve(self._attempts.said)
-            if self._sharding is not None:
-                self._sharding.take_gradients(self.parameters)
-        if self._overlapping is None and self._sharding is None:
-            self._world.sum_all([parameter.grad for parameter in parameters if parameter.grad is not None])
+            summing.finish(self.parameters)
         passes.record.gradient_norm = self._apply(settings)
         self._model.stepped(phase)
         return passes.record, _joined(passes.observed), _joined(passes.carried)
@@ -131,24 +190,22 @@ class Updater:
     def try_passes(self, phase: Phase, batch: Batch, *, rng: Rng, size: int, progress: TrainingProgress) -> dict[str, Tensor]:
         """The passes of a step, `size` samples at a time, for the memory that they take: their `carried`. No process hears of another."""
         self._model.prepare(phase, progress)
-        passes = self._passed(phase, batch, rng, size=size, total=len(batch), progress=progress, alone=True)
+        passes = self._passed(phase, batch, rng, size=size, total=len(batch), progress=progress, summing=self._summing.alone())
         self.optimizer.zero_grad(set_to_none=True)
         return _joined(passes.carried)
 
     def _passed(
-        self, phase: Phase, batch: Batch, rng: Rng, *, size: int, total: int, progress: TrainingProgress, alone: bool = False
+        self, phase: Phase, batch: Batch, rng: Rng, *, size: int, total: int, progress: TrainingProgress, summing: _Summing
     ) -> Passes:
-        """Adds the gradients of the batch, `size` samples at a time. `alone`: without summing them over the processes."""
+        """Adds the gradients of the batch, `size` samples at a time."""
         passes = Passes(StepRecord(phase.name, progress.images_seen + progress.iteration_images))
-        overlapping = None if alone else self._overlapping
         by_block = self._sharding is not None and self._sharding.by_block
-        averaging = overlapping is not None or by_block
-        factor = self.scale.scale * (self._world.size if averaging else 1) / total  # DDP and FSDP divide by the number of processes
+        factor = self.scale.scale * summing.divisor / total
         for start in range(0, len(batch), size):
             samples = slice(start, min(start + size, len(batch)))
-            with nullcontext() if overlapping is None or samples.stop == len(batch) else overlapping.no_sync():
+            with summing.around_microbatch(last=samples.stop == len(batch)):
                 with autocast(self._train.precision, device=self._world.device, keeps_weights=not by_block):
-                    terms = (overlapping or self._networks)(phase, batch[samples], rng[samples])
+                    terms = summing.networks(phase, batch[samples], rng[samples])
                 (terms.loss.sum() * factor).backward()
             passes.record.terms.add(terms)
             passes.observed.append(terms.observed)

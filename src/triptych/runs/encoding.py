@@ -35,7 +35,7 @@ from triptych.runs.given.collection import Collection, open_squares
 from triptych.runs.latent_space import LatentSpace
 from triptych.runs.latents import Latents, Sampled, check_latents, check_name, checked, read_latents, write_latents
 from triptych.runs.loading import Loading, LoadingKeywords
-from triptych.runs.sampling import Samples, check_output, label_list, require_sampler, write_samples
+from triptych.runs.sampling import Samples, check_output, check_sheet, label_columns, label_list, require_sampler, write_samples
 from triptych.runs.stored import Opened, StoredRun
 from triptych.runs.work import Part, Within, Work, assembled, done, evaluating, in_memory, ranges, steps_within
 
@@ -46,8 +46,12 @@ def coder(run: StoredRun, *, settings: Config | None = None, progress: Watch = u
     """What turns images into latents and latents into images. `settings`: None for those of `encoding`.
 
     `progress` is told how many of this process's images are done, and how many there are, in each of the two ways anew. Raises
-    ConfigError where the model has no latents of which it makes images, CheckpointError as `load` does.
+    ConfigError where the model has no latents of which it makes images, or makes latents that nothing decodes, CheckpointError as `load`
+    does.
     """
+    if run.spec.undecoded:
+        reason = f"{run.directory} makes latents of {run.spec.channels} channels, and was imported without their autoencoder"
+        raise ConfigError("model", f"{reason}; import it again with --autoencoder RUN")
     colours = Colours.of(run.config.data)
     return Coder(run.open_together(Loading(**loading)), settings, colours=colours, directory=run.paths, progress=progress)
 
@@ -234,6 +238,7 @@ class Coder:
         settings = self._settings_of(latents)
         if out is not None:
             check_output(out, count=len(latents))
+            check_sheet(out, self.spec.pictured, count=len(latents), columns=columns or label_columns(labels))
 
         def conclude(parts: Iterable[Part]) -> Samples:
             images = assembled(parts, len(latents))["images"]

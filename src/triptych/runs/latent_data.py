@@ -113,7 +113,7 @@ def encode_data(
         if opened.world.is_main:
             stamp = stamp if stamp.as_learned else _measured(stamp, pieces, count, training=len(data.train))
             _write(place, stamp, pieces, data, count=count, shape=shape)
-            pieces.remove()
+            pieces.remove_all()
         opened.world.barrier()
     return EncodedData(count, shape, read_stamp(place))
 

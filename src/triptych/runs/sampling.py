@@ -209,7 +209,7 @@ def drawn(
     grid that is too large for its format.
     """
     if out is not None:
-        check_sheet(Path(out), opened.spec.pictured, count=request.count, columns=_columns(request.labels))
+        check_sheet(Path(out), opened.spec.pictured, count=request.count, columns=label_columns(request.labels))
     return done(
         drawing(model, request, batch_size=opened.batch_size(), device=opened.world.device, origin=opened.origin | origin),
         None if out is None else Path(out),
@@ -309,11 +309,11 @@ def write_samples(out: Path, samples: Samples, columns: int | None = None) -> No
 
 def write_grid(path: Path, samples: Samples, *, columns: int | None = None) -> None:
     """Writes a picture with all samples: by default a row is one round of the labels where there are 5 to 20 classes in turn."""
-    picture = grid(samples.images, columns=columns or _columns(samples.labels), gap=_GRID_GAP)
+    picture = grid(samples.images, columns=columns or label_columns(samples.labels), gap=_GRID_GAP)
     save_picture(enlarge(picture, _enlarged(samples.images.shape[1])), path)
 
 
-def _columns(labels: np.ndarray | None) -> int | None:
+def label_columns(labels: np.ndarray | None) -> int | None:
     """The columns of a grid, where a row is one round of the labels; None: there are not 5 to 20 classes in turn."""
     if labels is None:
         return None

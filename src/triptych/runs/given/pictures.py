@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import hashlib
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +95,7 @@ def open_pictures(
     place = user_path(path)
     if not exists(place):
         raise DataError(f"{place}: does not exist; expected a folder, .zip, .tar, .npz or .npy of images")
+    require_no_video(place)
     cut = _asked(image_size, like)
     kind, items, classes, notes = _opened(place, side=_FULL_SIZE if cut is None else min(cut.height_and_width))
     if not len(items):
@@ -128,6 +130,14 @@ def open_pictures(
         identity["colours"] = dataclasses.asdict(colours)
     labels, class_names = (None, None) if classes is None else (classes.labels, None if classes.numbered else classes.names)
     return StoredPictures(items, spec, cut, identity, labels, class_names, notes)
+
+
+def require_no_video(place: Path) -> None:
+    """Raises DataError for a video file, of which the frames are measured."""
+    if is_video(place.name) and place.is_file():
+        frames = f"ffmpeg -i {shlex.quote(str(place))} FOLDER/{shlex.quote(place.stem)}/%06d.png"
+        reason = "a video, of which the frames are measured: give a folder with a sub-folder of them for each clip"
+        raise DataError(f"{place}: {reason} ({frames})")
 
 
 class _Stored(Stored, Protocol):
