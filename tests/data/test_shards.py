@@ -134,7 +134,7 @@ def test_what_is_said_of_one_shard_is_said_of_all(tmp_path):
                 archive.addfile(member, io.BytesIO(content))
     notes = opened(tmp_path).notes
     assert [note for note in notes if "later" in note] == [
-        f"{tmp_path}/{k}.tar: 1 of its files have the name of a later one, which counts alone" for k in range(2)
+        f"{tmp_path}/{k}.tar: 1 of its files has the name of a later one, which counts alone" for k in range(2)
     ]
 
 

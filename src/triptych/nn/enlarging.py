@@ -123,20 +123,44 @@ def _outermost(picked: Float[Tensor, "b h 2 w 2 o"]) -> tuple[Tensor, Tensor, Te
 def _edges(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
     """For `_Interleaved`: what the outermost taps of a 5x5 kernel see in a reflected border, less what they see in the nearest pixels."""
 
-    def row(beyond: int, outermost: int, taps: Tensor) -> Tensor:
-        difference = (x[:, :, beyond] - x[:, :, outermost]).repeat_interleave(2, dim=2)[:, :, None]
-        return F.conv2d(padded(difference, "reflect", rows=0, columns=2), taps).squeeze(2).transpose(1, 2)
+    def row(difference: Tensor, taps: Tensor) -> Tensor:
+        doubled = difference.repeat_interleave(2, dim=2)[:, :, None]
+        return F.conv2d(padded(doubled, "reflect", rows=0, columns=2), taps).squeeze(2).transpose(1, 2)
 
-    def column(beyond: int, outermost: int, taps: Tensor) -> Tensor:
-        difference = (x[:, :, :, beyond] - x[:, :, :, outermost]).repeat_interleave(2, dim=2)[:, :, :, None]
-        return F.conv2d(padded(difference, "replicate", rows=2, columns=0), taps).squeeze(3).transpose(1, 2)
+    def column(difference: Tensor, taps: Tensor) -> Tensor:
+        doubled = difference.repeat_interleave(2, dim=2)[:, :, :, None]
+        return F.conv2d(padded(doubled, "replicate", rows=2, columns=0), taps).squeeze(3).transpose(1, 2)
 
+    first, last, left, right = _Beyond.apply(x)
     return (
-        row(1, 0, weight[:, :, :1]),
-        row(-2, -1, weight[:, :, 4:]),
-        column(1, 0, weight[:, :, :, :1]),
-        column(-2, -1, weight[:, :, :, 4:]),
+        row(first, weight[:, :, :1]),
+        row(last, weight[:, :, 4:]),
+        column(left, weight[:, :, :, :1]),
+        column(right, weight[:, :, :, 4:]),
     )
+
+
+class _Beyond(torch.autograd.Function):
+    """Each outermost row (b, c, w) and column (b, c, h) taken from the one beside it: the first and the last row, the same of columns.
+
+    The gradient of every slice alone would be a map of zeros, and a sum of two maps.
+    """
+
+    SIDES = ((2, 1, 0), (2, -2, -1), (3, 1, 0), (3, -2, -1))  # axis, the pixels beside the outermost, the outermost
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(x)  # for its shape and layout; the convolution keeps it anyway
+        return tuple(x.select(axis, beside) - x.select(axis, outermost) for axis, beside, outermost in _Beyond.SIDES)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (x,) = ctx.saved_tensors
+        whole = torch.zeros_like(x)
+        for (axis, beside, outermost), gradient in zip(_Beyond.SIDES, gradients, strict=True):
+            whole.select(axis, beside).add_(gradient)
+            whole.select(axis, outermost).sub_(gradient)
+        return whole
 
 
 def _folded(weight: Float[Tensor, "o c k k"]) -> Float[Tensor, "4*o c s s"]:
