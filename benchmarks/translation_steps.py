@@ -24,7 +24,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ from triptych.data.loader import load
 from triptych.data.pairs import PairedDataConfig
 from triptych.engine.precision import native_precision
 from triptych.engine.turns import Turns
-from triptych.gans.discriminators import PatchDiscriminatorConfig
+from triptych.gans.discriminators import PatchDiscriminatorConfig, shrunk
 from triptych.gans.label_maps import LabelMaps
 from triptych.gans.spade import SPADEDiscriminatorConfig, SPADEGeneratorConfig
 from triptych.gans.unit import UNITGeneratorConfig
@@ -199,7 +199,10 @@ def measure_plain(config: RunConfig, *, steps: int, batch_size: int) -> list[flo
         patch.object(LabelMaps, "__call__", lambda *given: labels(*given).contiguous()),
         patch("triptych.nn.convolution.by_products", lambda *given, **named: False),
         patch("triptych.nn.convolution.by_tiles", lambda *given, **named: False),
+        patch("triptych.nn.convolution.pixels_together", lambda *given, **named: 1),
         patch("triptych.nn.enlarging.folds", lambda *given: False),
+        patch("triptych.gans.discriminators.at_scales", joined_at_scales),
+        patch("triptych.gans.video_discriminators.at_scales", joined_at_scales),
         patch("triptych.gans.clip_base.ClipGAN._past_labels", past_labels),
         patch("triptych.gans.losses.sample_mean", lambda x: x.float().flatten(1).mean(1)),
     ):
@@ -210,6 +213,14 @@ def measure_plain(config: RunConfig, *, steps: int, batch_size: int) -> list[flo
                     mean.mul_(0.9999).add_(parameter, alpha=1e-4)
             moments.append(clock())
     return [after - before for before, after in itertools.pairwise(moments)]
+
+
+def joined_at_scales(x: Tensor, beside: Tensor | None, *, count: int) -> Iterator[Tensor]:
+    """As `at_scales`, of map and images that are joined first."""
+    seen = x if beside is None else torch.cat((beside, x), dim=1)
+    for scale in range(count):
+        seen = shrunk(seen) if scale else seen
+        yield seen
 
 
 def past_labels(model: Any, clip: Batch, frames: Sequence[int]) -> Tensor:

@@ -26,7 +26,15 @@ from tests.gans.published import (
     UNIT_TINY,
 )
 from triptych.core.errors import ConfigError
-from triptych.gans.discriminators import MultiResPatch, PairDiscriminator, PatchDiscriminatorConfig, ResidualDiscriminatorConfig, least_side
+from triptych.gans.discriminators import (
+    MultiResPatch,
+    PairDiscriminator,
+    PatchDiscriminatorConfig,
+    ResidualDiscriminatorConfig,
+    at_scales,
+    least_side,
+    shrunk,
+)
 from triptych.gans.funit import FUNITDiscriminator, FUNITGenerator
 from triptych.gans.instance_features import FeatureEncoderConfig, averaged_by_instance, cluster_centres, instance_features
 from triptych.gans.munit import MUNITGenerator
@@ -416,3 +424,19 @@ def test_settings_out_of_range_are_named(make: Callable[[], Any], setting: str) 
     with pytest.raises(ConfigError) as raised:
         make()
     assert raised.value.setting == setting
+
+
+@float64
+def test_a_map_beside_images_is_made_smaller_by_itself() -> None:
+    """As if both were joined first; its many channels then need no gradient."""
+    images, label = noise(2, 3, 12, 10).requires_grad_(), classes(5, 12, 10)
+    seen = list(at_scales(images, label, count=3))
+    expected = [torch.cat((label, images), dim=1)]
+    expected += [shrunk(expected[0]), shrunk(shrunk(expected[0]))]
+    for ours, theirs in zip(seen, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+        gradients = [torch.autograd.grad(each.square().sum(), images, retain_graph=True) for each in (ours, theirs)]
+        torch.testing.assert_close(*gradients)
+        assert ours.grad_fn is not None and [to is None for to, _ in ours.grad_fn.next_functions] == [True, False]
+    half = next(at_scales(images.bfloat16(), label.float(), count=1))
+    assert half.dtype == torch.float32, "images are not made smaller in less than the map has"

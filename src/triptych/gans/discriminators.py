@@ -6,6 +6,7 @@ Patch discriminators: Isola et al. 2017 (arXiv 1611.07004), at several scales Wa
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import ClassVar, Literal, NamedTuple, Self
@@ -141,16 +142,27 @@ class MultiResPatch(nn.Module):
         else:
             self.discriminators = nn.ModuleList(NLayerPatch(config, in_channels=in_channels) for _ in range(self.scales))
 
-    def forward(self, x: Float[Tensor, "b c h w"]) -> Scores:
-        """The scores of each scale."""
+    def forward(self, x: Float[Tensor, "b c h w"], *, beside: Float[Tensor, "b n h w"] | None = None) -> Scores:
+        """The scores of each scale, of images with a map `beside` them, whose channels come first."""
         outputs, features = [], []
-        for scale in range(self.scales):
-            if scale:
-                x = shrunk(x)
-            scores, layers = (self.discriminator if self.shared else self.discriminators[scale])(x)
+        for scale, seen in enumerate(at_scales(x, beside, count=self.scales)):
+            scores, layers = (self.discriminator if self.shared else self.discriminators[scale])(seen)
             outputs.append(scores)
             features.append(layers)
         return Scores(tuple(outputs), tuple(features))
+
+
+def at_scales(x: Float[Tensor, "b c h w"], beside: Float[Tensor, "b n h w"] | None, *, count: int) -> Iterator[Float[Tensor, "b m _ _"]]:
+    """What each of `count` scales sees: the map and the images, at their size, at half of it, and so on.
+
+    Each is made smaller by itself: a map that needs no gradient has many channels.
+    """
+    if beside is not None:
+        x = x.to(torch.promote_types(x.dtype, beside.dtype))
+    for scale in range(count):
+        if scale:
+            x, beside = shrunk(x), None if beside is None else shrunk(beside)
+        yield x if beside is None else torch.cat((beside, x), dim=1)
 
 
 def shrunk(x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h//2 w//2"]:

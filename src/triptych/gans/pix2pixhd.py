@@ -167,7 +167,7 @@ class Pix2PixHDDiscriminator(nn.Module):
 
     def forward(self, images: Float[Tensor, "b c h w"], *, label: Float[Tensor, "b n h w"]) -> Scores:
         """The scores of images with the label maps that they were made of."""
-        return self.model(torch.cat((label, images), dim=1))
+        return self.model(images, beside=label)
 
 
 @config

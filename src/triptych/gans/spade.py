@@ -286,7 +286,7 @@ class SPADEDiscriminator(MultiResPatch):
 
         The features are those of the patch discriminators alone.
         """
-        patches = super().forward(torch.cat((label, images), dim=1))
+        patches = super().forward(images, beside=label)
         pyramid = () if self.fpse_discriminator is None else self.fpse_discriminator(images, label)
         return Scores((*pyramid, *patches.outputs), patches.features)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from triptych.core.config import Config, config
 from triptych.gans.crops import CropConfig, Part
-from triptych.gans.discriminators import NLayerPatch, PatchDiscriminatorConfig, Scores, shrunk
+from triptych.gans.discriminators import NLayerPatch, PatchDiscriminatorConfig, Scores, at_scales
 
 
 class FramePatch(nn.Module):
@@ -26,12 +26,11 @@ class FramePatch(nn.Module):
         for scale in range(self.scales):
             self.add_module(f"discriminator_{scale}", NLayerPatch(config, in_channels=in_channels))
 
-    def forward(self, x: Float[Tensor, "b c h w"]) -> Scores:
-        """The scores of each scale."""
+    def forward(self, x: Float[Tensor, "b c h w"], *, beside: Float[Tensor, "b n h w"] | None = None) -> Scores:
+        """The scores of each scale, of images with a map `beside` them, whose channels come first."""
         outputs, features = [], []
-        for scale in range(self.scales):
-            x = shrunk(x) if scale else x
-            scores, layers = self.get_submodule(f"discriminator_{scale}")(x)
+        for scale, seen in enumerate(at_scales(x, beside, count=self.scales)):
+            scores, layers = self.get_submodule(f"discriminator_{scale}")(seen)
             outputs.append(scores)
             features.append(layers)
         return Scores(tuple(outputs), tuple(features))
@@ -90,7 +89,7 @@ class VideoDiscriminator(nn.Module):
 
     def forward(self, images: Float[Tensor, "b c h w"], *, label: Float[Tensor, "b n h w"]) -> Scores:
         """The scores of frames with their label maps."""
-        return self.net_D(torch.cat((label, images), dim=1))
+        return self.net_D(images, beside=label)
 
     def temporal(self, images: Float[Tensor, "b m h w"], *, scale: int) -> Scores:
         """The scores of several frames, oldest first, joined along their channels."""

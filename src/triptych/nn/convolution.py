@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from triptych.nn import winograd
+from triptych.nn.few_channels import convolved_together, pixels_together
 from triptych.nn.weight_gradient import by_products, weight_gradient
 from triptych.nn.winograd import by_tiles
 
@@ -98,7 +99,10 @@ def fast_convolution(
     stride: int = 1,
     padding: int = 0,
 ) -> Float[Tensor, "b d _ _"]:
-    """What `F.conv2d` gives, by tiles or with the weight's gradient as matrix products where that is faster."""
+    """What `F.conv2d` gives, several pixels together, by tiles or with the weight's gradient as matrix products where that is faster."""
+    count = pixels_together(x, weight, stride=stride, padding=padding)
+    if count > 1:
+        return convolved_together(x, weight, bias, padding=padding, count=count)
     learns = torch.is_grad_enabled() and weight.requires_grad and not torch.compiler.is_compiling()
     half = torch.is_autocast_enabled(x.device.type)
     tiles = by_tiles(x, weight, stride=stride, padding=padding, learning=learns)
