@@ -152,6 +152,15 @@ def measured(images: str, *lines: str) -> int:
     return finished(*lines)
 
 
+def class_names(run: Run, *, guide: str | None) -> Sequence[str] | None:
+    """The names that --labels may have: those of the run's classes, or of the classifier's that leads a run without."""
+    if run.spec.class_names is not None or guide is None:
+        return run.spec.class_names
+    from triptych import runs
+
+    return runs.open_run(run_and_checkpoint(guide)[0]).spec.class_names
+
+
 def label_values(labels: Sequence[str] | None, names: Sequence[str] | None = None) -> list[int | str] | None:
     """The labels of `--labels`, names or numbers of classes; None where there are none. What is both is a name, as of folders 1 and 2.
 

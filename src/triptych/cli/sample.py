@@ -7,13 +7,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from triptych.cli.arguments import at_checkpoint, counted, finished, given_flag, label_values, named_as_flags, run_argument, strengths
+from triptych.cli.arguments import (
+    at_checkpoint,
+    class_names,
+    counted,
+    finished,
+    given_flag,
+    label_values,
+    named_as_flags,
+    run_argument,
+    strengths,
+)
 from triptych.cli.output import show_page
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError, UserError
 from triptych.core.files import OUTPUTS, OUTPUTS_IN_WORDS
-from triptych.engine.run_directory import run_and_checkpoint
 from triptych.runs.loading import Loading
 
 if TYPE_CHECKING:
@@ -140,7 +149,7 @@ def _draw(run: Run, options: SampleOptions, settings: Config, out: Path) -> int:
     """Draws the images, and says how many."""
     asked: dict[str, Any] = {
         "seed": options.seed,
-        "labels": label_values(options.labels, _class_names(run, options)),
+        "labels": None if options.labels is None else label_values(options.labels, class_names(run, guide=options.guide)),
         "settings": settings,
         "out": out,
         **options.keywords(),
@@ -156,15 +165,6 @@ def _draw(run: Run, options: SampleOptions, settings: Config, out: Path) -> int:
     with progress_bar("sampling") as progress:
         run.upsample(inputs, **asked, count=count, progress=progress)
     return count
-
-
-def _class_names(run: Run, options: SampleOptions) -> Sequence[str] | None:
-    """The names that --labels may have: those of the run's classes, or of the classifier's that leads a run without."""
-    if run.spec.class_names is not None or options.labels is None or options.guide is None:
-        return run.spec.class_names
-    from triptych import runs
-
-    return runs.open_run(run_and_checkpoint(options.guide)[0]).spec.class_names
 
 
 def _edit(run: Run, options: SampleOptions, settings: Config, out: Path) -> int:

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from triptych.cli.arguments import label_values, measured, named_as_flags
+from triptych.cli.arguments import class_names, label_values, measured, named_as_flags
 from triptych.cli.progress_bar import progress_bar
 from triptych.cli.settings import parse
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.engine.progress import Watch
-from triptych.engine.run_directory import run_and_checkpoint
 from triptych.evaluation.feature_set import SetMetricConfig
 from triptych.evaluation.pair_metric import PairMetricConfig
 from triptych.runs import Scores, open_run, score
@@ -107,10 +106,11 @@ def main(images: str, arguments: Sequence[str]) -> int:
 
 def measure(images: str, options: ScoreOptions, settings: Config, progress: Watch) -> Scores:
     """The figures that the options ask for."""
+    named = options.labels is not None and is_run(images)
     request = ImageRequest(
         seed=options.seed,
         settings=settings if is_run(images) else None,
-        labels=label_values(options.labels, _class_names(images, options)),
+        labels=label_values(options.labels, class_names(open_run(images), guide=options.guide) if named else None),
         guide=options.guide,
         guide_with=options.guide_with,
         guide_ema_length=options.guide_ema_length,
@@ -137,16 +137,6 @@ def measure(images: str, options: ScoreOptions, settings: Config, progress: Watc
             progress=progress,
             **options.keywords(),
         )
-
-
-def _class_names(images: str, options: ScoreOptions) -> Sequence[str] | None:
-    """The names that --labels may have: those of the run's classes, or of the classifier's that leads a run without; as of a sample."""
-    if options.labels is None or not is_run(images):
-        return None
-    names = open_run(images).spec.class_names
-    if names is None and options.guide is not None:
-        return open_run(run_and_checkpoint(options.guide)[0]).spec.class_names
-    return names
 
 
 def sweep(images: str, arguments: Sequence[str], options: ScoreOptions) -> int:

@@ -243,7 +243,7 @@ class SpatialNormLayer(ConditionalNorm):
 
 
 def _modulated(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
-    return (x * (1 + gamma.to(x.dtype))).add_(beta.to(x.dtype))  # in half the passes of addcmul, gradients included
+    return (x * (1 + gamma.to(x.dtype))).add_(beta.to(x.dtype))  # addcmul has two products with 1 more in its gradient
 
 
 def _named(layer: nn.Module) -> nn.Module:
