@@ -151,6 +151,54 @@ def test_guidance_in_training() -> None:
     assert torch.equal(found[1], v[1]) and not found.requires_grad
 
 
+def test_guidance_in_training_at_some_times() -> None:
+    """Where t is from the first to the last of guidance_times, both of them too: elsewhere the velocity is v itself."""
+    with in_float64():
+        model = made(class_conditional=True, label_dropout=0.1, guidance_scale=0.2, guidance_mix=0.92, guidance_times=(0.3, 0.75))
+        draws, t, zero = rng(6), torch.tensor([0.1, 0.3, 0.5, 0.75, 0.76, 0.5]), torch.zeros(6)
+        z, v, labels = draws.normal("z", 1, 16, 16), draws.normal("v", 1, 16, 16), torch.tensor([1, 2, 0, 1, 2, NO_LABEL])
+        told, untold = (model.mean_velocity(z, t, zero, y, draws) for y in (labels, torch.full((6,), NO_LABEL)))
+        found = model.learned_velocity(v, z, t, labels, draws)
+        always = dataclasses.replace(model.config, guidance_times=(0.0, 1.0))
+        model.config = always
+        everywhere = model.learned_velocity(v, z, t, labels, draws)
+    expected = 0.2 * v - 0.12 * untold + 0.92 * told
+    torch.testing.assert_close(found[1:4], expected[1:4])
+    assert torch.equal(found[[0, 4, 5]], v[[0, 4, 5]])
+    assert torch.equal(everywhere[1:4], found[1:4]) and torch.equal(everywhere[5], v[5])
+    torch.testing.assert_close(everywhere[[0, 4]], expected[[0, 4]])
+
+
+def test_the_loss_with_guidance_at_some_times_by_hand() -> None:
+    """The same velocity stands in the target and along its derivative, each image's by its own t."""
+    settings = {"class_conditional": True, "label_dropout": 0.1, "guidance_scale": 1.5, "guidance_mix": 0.2, "guidance_times": (0.35, 0.6)}
+    with in_float64():
+        model, given, draws = made(equal_share=0.0, **settings).eval(), widened(batch(12)), rng(12)
+        t, span = model.config.drawn_times(draws)
+        noise, at, labels = draws.normal("noise", 1, 16, 16), t[:, None, None, None], given.labels
+        assert labels is not None
+        z, v, zero = (1 - at) * given.images + at * noise, noise - given.images, torch.zeros(12)
+        told, untold = (model.mean_velocity(z, t, zero, y, draws) for y in (labels, torch.full((12,), NO_LABEL)))
+        inside = (at >= 0.35) & (at <= 0.6)
+        guided = torch.where(inside, 1.5 * v - 0.7 * untold + 0.2 * told, v)
+        h = 1e-5
+        ahead, behind = (model.mean_velocity(z + s * h * guided, t + s * h, span + s * h, labels, draws) for s in (1, -1))
+        target = guided - span[:, None, None, None] * (ahead - behind) / (2 * h)
+        squared = (model.mean_velocity(z, t, span, labels, draws) - target).square().sum((1, 2, 3)).detach()
+        found = model.loss(model.phases[0], given, draws).loss.detach()
+    torch.testing.assert_close(found, squared / 256, rtol=1e-6, atol=1e-7)
+    assert 0 < int(inside.sum()) < 12, "some images are guided and some are not"
+
+
+def test_runs_without_times_of_guidance_go_on_as_they_were() -> None:
+    """Their settings have no such line, and none is written where the whole of time is meant."""
+    before = MeanFlowConfig(class_conditional=True, label_dropout=0.1, guidance_mix=0.5)
+    written = before.to_dict()
+    assert "guidance_times" not in written and MeanFlowConfig.from_dict(written) == before and before.guidance_times == (0.0, 1.0)
+    later = dataclasses.replace(before, guidance_times=(0.3, 0.8))
+    assert MeanFlowConfig.from_dict(later.to_dict()) == later and not MeanFlowConfig.may_change("guidance_times")
+
+
 def test_times_of_training() -> None:
     """The larger and the smaller of two sigmoids of N(-0.4, 1): their quantiles from those of one; r = t for three of four."""
     t, span = MeanFlowConfig().drawn_times(rng(40_000))
@@ -180,6 +228,9 @@ def test_half_precision_is_near() -> None:
         ({"equal_share": 1.5}, "equal_share: got 1.5, expected from 0 to 1"),
         ({"weight_constant": 0.0}, "weight_constant: got 0.0, expected a positive number"),
         ({"guidance_mix": 1.0}, "guidance_mix: got 1.0, expected from 0 to below 1"),
+        ({"guidance_times": (0.5, 0.5)}, "guidance_times: got .*, expected two times from 0 to 1, the smaller one first"),
+        ({"guidance_times": (0.0, 1.5)}, "guidance_times: got .*, expected two times from 0 to 1, the smaller one first"),
+        ({"guidance_times": (0.0, 0.8)}, "guidance_times: got .*, expected 0 and 1 where nothing is guided"),
     ],
 )
 def test_errors(settings: dict[str, Any], message: str) -> None:

@@ -15,8 +15,11 @@ from triptych.diffusion.edm import EDMConfig
 from triptych.diffusion.edm_networks import ADMUNetConfig, SongUNetConfig
 from triptych.diffusion.flow_matching import FlowMatchingConfig
 from triptych.diffusion.mean_flow import MeanFlowConfig
+from triptych.diffusion.super_resolution import SuperResolutionConfig
+from triptych.diffusion.unet import UNetConfig
+from triptych.engine.config import OptimConfig
 from triptych.engine.schedule import scheduled_rate
-from triptych.recipes.catalogue import find_recipe, load_recipe
+from triptych.recipes.catalogue import find_recipe, load_recipe, recipes
 from triptych.recipes.config import RunConfig
 
 
@@ -155,6 +158,57 @@ def test_improved_diffusion(name: str) -> None:
     assert parameters(recipe, size=size) == count
 
 
+CLASS_CONDITIONAL_OR_LARGE = {
+    # size, iterations, batch, rate, T, schedule, channels, blocks, heads, attention, classes, parameters
+    "adm-imagenet64-improved": (64, 250_000, 2048, 3e-4, 4000, "cosine", 192, 3, 4, (16, 8), 1000, 273_049_350),
+    "adm-upsample-64-256-improved": (256, 500_000, 256, 3e-4, 4000, "linear", 192, 2, 4, (16, 8), 1000, 279_792_390),
+    "adm-lsun-bedroom-improved": (256, 1_200_000, 128, 1e-4, 1000, "linear", 128, 2, 1, (16,), None, 113_676_678),
+}
+"""Flags of three further files of improved-diffusion's README; the names of the files say how long they were trained."""
+
+
+@pytest.mark.parametrize("name", CLASS_CONDITIONAL_OR_LARGE)
+def test_improved_diffusion_by_class_and_at_256_pixels(name: str) -> None:
+    """Besides its row: both halves of the output learned, nothing rescaled, no dropout, no mirroring, float32, an average at 0.9999."""
+    recipe, row = load_recipe(name), CLASS_CONDITIONAL_OR_LARGE[name]
+    size, iterations, batch, rate, steps, schedule, channels, blocks, heads, attention, classes, count = row
+    model, train, optim = recipe.model, recipe.train, recipe.optim
+    assert isinstance(model, ADMConfig | SuperResolutionConfig)
+    assert (train.total_images, train.batch_size, train.ema_rates, train.precision) == (iterations * batch, batch, (0.9999,), "float32")
+    assert optim == OptimConfig(name="adamw", learning_rate=rate, betas=(0.9, 0.999), weight_decay=0, schedule="constant", clip_norm=None)
+    diffusion, network = model.diffusion, model.network
+    assert isinstance(network, UNetConfig)
+    assert (diffusion.steps, diffusion.schedule, diffusion.mean, diffusion.variance) == (steps, schedule, "epsilon", "learned_range")
+    assert (diffusion.loss, diffusion.rescale_timesteps, model.sampling.steps) == ("mse", False, 250)
+    assert (network.num_channels, network.num_res_blocks, network.num_heads, network.num_head_channels) == (channels, blocks, heads, None)
+    assert (network.attention_resolutions, network.attention_order, network.resblock_updown) == (attention, "legacy", False)
+    assert (network.dropout, network.scale_shift_norm) == (0, "lsun" not in name)
+    assert (recipe.data.image_size, recipe.data.labels, recipe.data.flip) == (size, "folder" if classes else "none", False)
+    assert getattr(model, "small_size", None) == (64 if "upsample" in name else None)
+    assert parameters(recipe, size=size, classes=classes) == count
+
+
+PATCHES = {
+    "s": (32_920_448, 33_142_016),
+    "b": (130_426_496, 130_869_248),
+    "l": (457_988_224, 458_578_432),
+    "xl": (675_000_704, 675_664_640),
+}
+"""Parameters with patches of 4 and of 8, of DiT and of SiT on 32x32x4 latents of 1,000 classes."""
+
+
+@pytest.mark.parametrize("family", ["dit", "sit"])
+@pytest.mark.parametrize("size", PATCHES)
+def test_patches_of_4_and_8(family: str, size: str) -> None:
+    """They are a setting of the recipes with patches of 2; those that have a name of their own are the same."""
+    for patch, count in zip((4, 8), PATCHES[size], strict=True):
+        recipe = load_recipe(f"{family}-{size}-2").updated({"model": {"network": {"patch": patch}}})
+        assert parameters(recipe, size=32, channels=4, classes=1000) == count
+        name = f"{family}-{size}-{patch}"
+        assert (name in recipes()) == (name in {"dit-s-4", "dit-s-8", "dit-b-4", "sit-b-4"})
+        assert name not in recipes() or load_recipe(name) == recipe
+
+
 @pytest.mark.parametrize(("name", "fid"), [("sit-xl-2-512", "2.62"), ("dit-xl-2-512", "3.04")])
 def test_transformers_of_512_pixels(name: str, fid: str) -> None:
     """Those of 256 pixels for 3 million steps of 256 images (Peebles and Xie 2023; Ma et al. 2024)."""
@@ -180,16 +234,32 @@ def test_flow_matching_on_cifar10() -> None:
     assert round(parameters(recipe, size=32) / 1e6, 1) == 55.7
 
 
-def test_mean_flow_b_4() -> None:
-    """The settings of the paper's program (configs/run_b4.yml over default.py); its guidance acts as one of scale 1 / (1 - 0.5)."""
-    recipe = load_recipe("mean-flow-b-4")
+MEAN_FLOWS = {
+    # patch, width, depth, heads, epochs, effective scale of guidance, omega, times of it, millions of parameters, (calls, FID)
+    "mean-flow-b-4": (4, 768, 12, 12, 240, 2.0, 1.0, (0.0, 1.0), 131, (1, "11.4")),
+    "mean-flow-b-2": (2, 768, 12, 12, 240, 2.0, 1.0, (0.0, 1.0), 131, (1, "6.17")),
+    "mean-flow-m-2": (2, 1024, 16, 16, 240, 2.0, 1.0, (0.0, 1.0), 308, (1, "5.01")),
+    "mean-flow-l-2": (2, 1024, 24, 16, 240, 2.5, 0.2, (0.0, 0.8), 459, (1, "3.84")),
+    "mean-flow-xl-2": (2, 1152, 28, 16, 240, 2.5, 0.2, (0.0, 0.75), 676, (1, "3.43")),
+    "mean-flow-xl-2-long": (2, 1152, 28, 16, 1000, 2.0, 1.0, (0.3, 0.8), 676, (2, "2.20")),
+}
+"""Geng et al. 2025, Tables 2 and 4; B/4 as the paper's program has it (configs/run_b4.yml over default.py)."""
+
+
+@pytest.mark.parametrize("name", MEAN_FLOWS)
+def test_mean_flows(name: str) -> None:
+    """Besides its row: kappa is 1 - omega / the effective scale; Adam (0.9, 0.95) at a constant rate, an average at 0.9999."""
+    recipe, row = load_recipe(name), MEAN_FLOWS[name]
+    patch, width, depth, heads, length, effective, omega, times, millions, (calls, fid) = row
     model, train, optim = recipe.model, recipe.train, recipe.optim
-    assert isinstance(model, MeanFlowConfig) and model.network == DiTConfig(patch=4, width=768, depth=12, heads=12)
+    assert isinstance(model, MeanFlowConfig) and model.network == DiTConfig(patch=patch, width=width, depth=depth, heads=heads)
     epochs = train.total_images / (1_281_167 // 256 * 256)
-    assert (epochs, train.batch_size, train.ema_rates, train.ema_warmup) == (240, 256, (0.9999,), False)
+    assert (epochs, train.batch_size, train.ema_rates, train.ema_warmup) == (length, 256, (0.9999,), False)
     assert (optim.name, optim.learning_rate, optim.betas, optim.weight_decay) == ("adamw", 1e-4, (0.9, 0.95), 0)
     assert (optim.schedule, optim.warmup_images) == ("constant", 0)
     assert (model.time_mean, model.time_deviation, model.equal_share, model.label_dropout) == (-0.4, 1.0, 0.75, 0.1)
-    assert (model.guidance_scale, model.guidance_mix, model.weight_power, model.weight_constant) == (1.0, 0.5, 1.0, 0.01)
-    assert (model.sampling.steps, recipe.data.source, recipe.data.image_size, recipe.data.flip) == (1, "latents", 256, True)
-    assert parameters(recipe, size=32, channels=4, classes=1000) // 10**6 == 131
+    assert (model.guidance_scale, model.guidance_mix, model.guidance_times) == (omega, pytest.approx(1 - omega / effective), times)
+    assert (model.weight_power, model.weight_constant) == (1.0, 0.01)
+    assert (model.sampling.steps, recipe.data.source, recipe.data.image_size, recipe.data.flip) == (calls, "latents", 256, True)
+    assert parameters(recipe, size=32, channels=4, classes=1000) // 10**6 == millions
+    assert f"FID {fid} with {'two' if calls == 2 else 'one'}" in " ".join(find_recipe(name).description.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from triptych.engine.config import TrainConfig
 from triptych.flows.glow import GlowConfig
 from triptych.gans.kl_autoencoder import KLAutoencoderConfig
 from triptych.gans.stylegan2 import StyleGAN2Config
+from triptych.interop.glow.commands import training
+from triptych.interop.glow.flags import read_flags
 from triptych.recipes.catalogue import load_recipe
 
 GLOW = {
@@ -23,6 +26,7 @@ GLOW = {
     "glow-lsun-bedroom": (8, 64, 3, 48, "affine", 8, None, 66_861_588),
     "glow-lsun-church": (8, 64, 3, 48, "affine", 8, None, 66_861_588),
     "glow-lsun-tower": (8, 64, 3, 48, "affine", 8, None, 66_861_588),
+    "glow-lsun128": (40, 128, 5, 64, "additive", 5, None, 200_432_868),
     "glow-celebahq256": (40, 256, 6, 32, "additive", 5, None, 175_099_620),
 }
 """Processes, image size, levels, depth, coupling, bits, classes (openai/glow, README) and parameters."""
@@ -52,6 +56,18 @@ def test_glow(name: str) -> None:
     with torch.device("meta"):
         made = model.build(DataSpec(image_size=size, channels=3, num_classes=classes))
     assert sum(parameter.numel() for parameter in made.parameters()) == count
+
+
+def test_glow_of_128_pixels_is_what_the_command_of_the_readme_becomes() -> None:
+    """On its 40 processes; memory, average and length are our own."""
+    words = "--problem lsun --category tower --image_size 128 --n_level 5 --depth 64 --flow_permutation 2 --flow_coupling 0 --seed 0"
+    flags = read_flags([*words.split(), "--learntop", "--lr", "0.001", "--n_bits_x", "5", "--data_dir", "x"], processes=40)
+    theirs, ours = training(flags, lambda note: None).rescaled(40), load_recipe("glow-lsun128")
+    assert isinstance(ours.model, GlowConfig) and isinstance(theirs.model, GlowConfig)
+    assert replace(ours.model, memory=theirs.model.memory, sampling=theirs.model.sampling) == theirs.model
+    assert replace(ours.data, channels=3, path="x/tower") == theirs.data and ours.optim == theirs.optim
+    for name in ("batch_size", "precision", "compile", "validate_images", "sample_count", "seed"):
+        assert getattr(ours.train, name) == getattr(theirs.train, name), name
 
 
 STYLEGAN2 = {

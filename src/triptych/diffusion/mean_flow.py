@@ -48,6 +48,7 @@ class MeanFlowConfig(ModelConfig):
 
     kind_name: ClassVar = "mean-flow"
     changeable: ClassVar = frozenset(("sampling",))
+    unwritten: ClassVar = frozenset(("guidance_times",))
 
     network: NetworkConfig = DiTConfig()
     "A transformer over patches (kind dit), or the U-Net; it is told the span of time too."
@@ -59,6 +60,8 @@ class MeanFlowConfig(ModelConfig):
     "w of the velocity that is learned, w v + (1 - w - guidance_mix) u(none) + guidance_mix u(class); 1 with a mix of 0: no guidance."
     guidance_mix: float = 0.0
     "Share of what the network says of the class in it; the effective scale of guidance is w / (1 - guidance_mix)."
+    guidance_times: tuple[float, float] = (0.0, 1.0)
+    "First and last time t, 1 being noise, at which the velocity is guided; at other times it is v."
     time_mean: float = -0.4
     "Mean of the normal variables whose sigmoids are the two times of a training image."
     time_deviation: float = 1.0
@@ -79,6 +82,10 @@ class MeanFlowConfig(ModelConfig):
         self.require(0 <= self.guidance_mix < 1, "guidance_mix", "from 0 to below 1")
         needed = "1 (and guidance_mix 0) without label_dropout, for guidance needs what the network says without labels"
         self.require(self.label_dropout > 0 or not self.guides, "guidance_scale", needed)
+        first, last = self.guidance_times
+        self.require(0 <= first < last <= 1, "guidance_times", "two times from 0 to 1, the smaller one first")
+        unused = "0 and 1 where nothing is guided (guidance_scale 1, guidance_mix 0)"
+        self.require(self.guides or (first, last) == (0, 1), "guidance_times", unused)
         self.require(math.isfinite(self.time_mean), "time_mean", "a number")
         self.require(0 < self.time_deviation < math.inf, "time_deviation", "a positive number")
         self.require(0 <= self.equal_share <= 1, "equal_share", "from 0 to 1")
@@ -145,7 +152,10 @@ class MeanFlow(Model):
     def learned_velocity(
         self, velocity: Float[Tensor, "b c h w"], z: Float[Tensor, "b c h w"], t: Tensor, labels: Int[Tensor, " b"] | None, rng: Rng
     ) -> Float[Tensor, "b c h w"]:
-        """The velocity that is to be learned: guided, but of samples without a label (Geng et al. 2025, Eq. 21)."""
+        """The velocity that is to be learned: guided, but not of samples without a label or outside guidance_times.
+
+        Geng et al. 2025, Eq. 21, and the times of Table 4.
+        """
         if not self.config.guides:
             return velocity
         assert labels is not None, "guidance needs label dropout, and that labels"
@@ -153,7 +163,9 @@ class MeanFlow(Model):
         mixed = scale * velocity + (1 - scale - mix) * self.mean_velocity(z, t, none, torch.full_like(labels, NO_LABEL), rng)
         if mix > 0:
             mixed = mixed + mix * self.mean_velocity(z, t, none, labels, rng)
-        return torch.where(_over_images(labels == NO_LABEL), velocity, mixed)
+        first, last = self.config.guidance_times
+        guided = (labels != NO_LABEL) & (first <= t) & (t <= last)
+        return torch.where(_over_images(guided), mixed, velocity)
 
     @torch.no_grad()
     def target(
