@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.cli.stored_run import begun
+from tests.processes import _free_port, environment
 from triptych.cli import launch
 from triptych.cli.launch import plain_name
 from triptych.cli.launch_slurm import seconds_of
@@ -56,7 +57,7 @@ before=$(stat -c %s "$log" 2>/dev/null || echo 0)
 
 # The step gets the cores that the job has: since Slurm 22.05 it does not by itself.
 if [[ -n ${SLURM_CPUS_PER_TASK:-} ]]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
-srun --kill-on-bad-exit=1 PYTHON -m torch.distributed.run \\
+srun --kill-on-bad-exit=1 PYTHON -m triptych.cli.launch_agent run \\
     --nnodes 4 --nproc-per-node 8 --max-restarts 3 \\
     --rdzv-backend c10d --rdzv-endpoint "$head:$port" --rdzv-id "$SLURM_JOB_ID-$start" \\
     --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 --shutdown-timeout 300 \\
@@ -83,7 +84,7 @@ def test_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert Path("run").is_dir()  # the job's output goes there
     from torch.distributed.run import get_args_parser
 
-    command = re.search(r"torch\.distributed\.run (.*?) &\n", text.replace("\\\n", ""), re.DOTALL)
+    command = re.search(r"triptych\.cli\.launch_agent run (.*?) &\n", text.replace("\\\n", ""), re.DOTALL)
     assert command is not None
     taken = get_args_parser().parse_args(command[1].replace('"', "").split())
     assert (taken.nnodes, taken.nproc_per_node, taken.shutdown_timeout, taken.training_script) == ("4", "8", 300, "triptych")
@@ -143,6 +144,7 @@ def tree() -> dict[str, bytes]:
     return {str(path): path.read_bytes() if path.is_file() else b"" for path in Path().rglob("*")}
 
 
+WATCHED = ["--train.evaluate-every", "1000"]
 REFUSED = [
     (["--run", "foreign"], "foreign is not a run: it has no config.json but holds thesis.tex; choose a new or an empty directory"),
     (["--run", "file"], "cannot use file as a run directory: a file is in the way"),
@@ -158,12 +160,20 @@ REFUSED = [
     ),
     (["--run", "begun", "--data.path", "other.npz"], "data: the images are not those of this run"),
     (["--data.skip", "nowhere.json"], "nowhere.json"),
+    (["--data.path", "nosuch://b/x.zip"], "nosuch://b/x.zip: fsspec knows no nosuch://; expected s3://"),
+    (["--data.path", "https://127.0.0.1:9/x.zip", "--data.source", "folder"], "--data.source: got 'folder', but https://127.0.0.1:9/x.zip"),
+    ([*WATCHED, "--train.evaluate-features", "inception"], "--train.evaluate-features: inception needs the file pt_inception"),
+    ([*WATCHED, "--train.evaluate-metrics", "kidd"], '--train.evaluate-metrics: unknown metric "kidd"; did you mean "kid"?'),
+    ([*WATCHED, "--train.evaluate-split", "validation", "--data.validation-fraction", "0"], "--train.evaluate-split: got validation, but"),
 ]
 
 
 @pytest.mark.parametrize(("words", "said"), REFUSED, ids=[" ".join(words) for words, _ in REFUSED])
-def test_what_the_training_would_refuse_is_refused_here(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_training_would_refuse_is_refused_here(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """With the same line, before anything is written."""
+    monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "cache"))  # without weights of networks
     for name in ("foreign", "empty"):
         Path(name).mkdir()
     Path("foreign/thesis.tex").touch()
@@ -219,6 +229,34 @@ def test_data_at_an_address_are_left_to_the_machines_that_train(capsys: pytest.C
     begun(Path("run"))
     assert main(["launch", "slurm", "adm-digits", "--run", "run", *images, "--model.network.num-channels", "64"]) == 2
     assert "--model.network.num-channels: got 64, but the run in run was started with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("run", ["new", "begun"])
+def test_what_evaluations_of_data_at_an_address_need(
+    run: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The network and the metrics, for which no server need be asked."""
+    monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "cache"))
+    begun(Path("begun"))
+    words = ["--run", run, "--data.path", "https://127.0.0.1:9/images.zip", "--data.image-size", "16", *WATCHED]
+    assert main(["launch", "slurm", "adm-digits", *words, "--train.evaluate-features", "inception"]) == 2
+    assert "--train.evaluate-features: inception needs the file pt_inception" in capsys.readouterr().err
+    assert main(["launch", "slurm", "adm-digits", *words, "--train.evaluate-features", "random"]) == 0
+
+
+def test_an_address_that_this_python_cannot_read(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm's nodes have the same one."""
+    words = ["launch", "slurm", "adm-digits", "--run", "run", "--data.path", "https://127.0.0.1:9/x.zip"]
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    assert main(words) == 2
+    said = 'https://127.0.0.1:9/x.zip: to read https:// needs fsspec: pip install "triptych[remote]"'
+    assert capsys.readouterr().err == f"triptych: error: {said}\n" and not Path("run").exists()
+
+
+@pytest.mark.parametrize("recipe", ["pix2pixhd-cityscapes", "munit-summer2winter-hd", "funit-animal-faces", "vid2vid-cityscapes"])
+def test_data_that_are_read_on_this_machine_alone(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "slurm", recipe, "--run", "run", "--data.path", "https://127.0.0.1:9/x"]) == 2
+    assert "https://127.0.0.1:9/x: an address, where a path on this machine is expected" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -304,6 +342,30 @@ def test_what_was_stopped_is_queued_again(tmp_path: Path, training: str, state: 
     done = subprocess.run(["bash", "run.sbatch"], env=settings, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, Path("requeued").exists()) == (code, requeued), done
     assert "--rdzv-id 7-2" in Path("srun").read_text() and f":{20_007} " in Path("srun").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("torchrun")
+@pytest.mark.parametrize(
+    ("training", "starts", "code"),
+    [
+        ("print('error: no such thing', file=sys.stderr); sys.exit(2)", 1, 2),
+        ("os.makedirs('run/checkpoints/000000064', exist_ok=True); sys.exit(2)", 2, 2),  # once more, for it has got on
+        ("sys.exit(1)", 4, 1),
+    ],
+)
+def test_what_cannot_be_used_is_not_tried_again(tmp_path: Path, training: str, starts: int, code: int) -> None:
+    """By the job's own command, with a training in the place of triptych's."""
+    text = written("--gpus", "0", "--processes", "1")
+    Path("triptych_stub.py").write_text(f"import os, sys\nopen('starts', 'a').write('0')\n{training}\n")
+    Path("run.sbatch").write_text(text.replace("-m -- triptych train", "--monitor-interval 0.05 -m -- triptych_stub train"))
+    program(tmp_path / "bin", "srun", 'shift; exec "$@"')
+    program(tmp_path / "bin", "scontrol", '[[ $2 == hostnames ]] && echo 127.0.0.1; echo "JobState=RUNNING"')
+    settings = {**environment(), "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "SLURM_JOB_ID": str(_free_port() - 20_000)}
+    settings |= {"SLURM_JOB_NODELIST": "n0", "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{tmp_path}:{environment()['PYTHONPATH']}"}
+    done = subprocess.run(["bash", "run.sbatch"], env=settings, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == code and Path("starts").read_text() == "0" * starts, done
+    assert f"(exit code {code})" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.slow

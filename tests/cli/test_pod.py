@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -14,8 +15,9 @@ from torch.distributed import DistStoreError
 from tests.processes import _free_port, forked
 from triptych.cli import pod
 from triptych.cli.main import EXIT_FAILED, EXIT_USER_ERROR
-from triptych.cli.pod import EXIT_TRY_AGAIN, code_of
+from triptych.cli.pod import EXIT_TRY_AGAIN, MOST_KILLED, code_of
 from triptych.core.errors import STOPPED_CODE
+from triptych.engine.run_directory import RunDirectory
 
 SAVED = "os.makedirs('run/checkpoints/000000064', exist_ok=True)"
 KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
@@ -24,6 +26,11 @@ KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+def notes() -> list[Path]:
+    """What pods have noted of their starts."""
+    return list(Path().glob("run/.killed-*"))
 
 
 def started(rank_0: str, rank_1: str, *words: str, name: str = "pod") -> BaseProcess:
@@ -46,7 +53,8 @@ def code_of_the(process: BaseProcess) -> int | None:
     ("rank_0", "rank_1", "code", "starts"),
     [
         ("pass", "pass", 0, 2),
-        ("time.sleep(60)", "sys.exit(2)", EXIT_USER_ERROR, 4),  # the other one is killed then, or would tell that it lost this one
+        ("time.sleep(60)", "sys.exit(2)", EXIT_USER_ERROR, 2),  # the other one is killed then, or would tell that it lost this one
+        ("time.sleep(60)", f"{SAVED}; sys.exit(2)", EXIT_USER_ERROR, 4),  # once more, for it has got on
         ("sys.exit(1)", f"{SAVED}; {KILLED}", EXIT_TRY_AGAIN, 4),
         ("time.sleep(60)", KILLED, EXIT_FAILED, 4),
         ("sys.exit(75)", "sys.exit(75)", EXIT_TRY_AGAIN, 4),
@@ -56,6 +64,7 @@ def test_how_two_processes_end(rank_0: str, rank_1: str, code: int, starts: int)
     assert code_of_the(started(rank_0, rank_1)) == code, Path("pod.err").read_text()[-3000:]
     assert Path("starts").read_text().count("started") == starts
     assert (f"(exit code {code})" in Path("pod.err").read_text()) == (code != 0)
+    assert not notes(), "none was killed as a whole"
 
 
 def test_a_pod_that_is_told_to_end() -> None:
@@ -67,6 +76,94 @@ def test_a_pod_that_is_told_to_end() -> None:
     assert process.pid is not None
     os.kill(process.pid, signal.SIGTERM)
     assert code_of_the(process) == 128 + signal.SIGTERM, Path("pod.err").read_text()[-3000:]
+
+
+def test_a_pod_that_is_told_to_end_before_its_processes_are_there() -> None:
+    """The first process of a pod hears no signal that it has not asked for."""
+    port, until = _free_port(), time.monotonic() + 60
+    nobody = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job", "--nnodes=2", "--nproc-per-node=1"]
+    process = started("pass", "pass", *nobody)
+    while not waits_at(port) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert process.pid is not None
+    noted = notes()
+    os.kill(process.pid, signal.SIGTERM)
+    assert code_of_the(process) == 128 + signal.SIGTERM, Path("pod.err").read_text()[-3000:]
+    assert noted and not notes()
+
+
+def waits_at(port: int) -> bool:
+    """Whether the other pods could meet one there."""
+    with socket.socket() as caller:
+        return caller.connect_ex(("127.0.0.1", port)) == 0
+
+
+def begin(code: int | None, monkeypatch: pytest.MonkeyPatch, *, pod_of: str = "in64-worker-0") -> int | None:
+    """The code of a pod whose torchrun ends with `code`; None: it is killed as a whole."""
+
+    class Killed(BaseException):
+        pass
+
+    def end(run: str, arguments: object, before: int) -> int:
+        if code is None:
+            raise Killed
+        return code
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pod, "_code_of_torchrun", end)
+        patched.setattr(pod.socket, "gethostname", lambda: pod_of)
+        if code is None:
+            patched.setattr(pod.Starts, "end", lambda self, code: None)  # which such a pod does not come to
+        try:
+            return pod.main(["run", "x.py"])
+        except Killed:
+            return None
+
+
+def test_a_pod_that_is_killed_as_a_whole_again_and_again(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(MOST_KILLED):
+        assert begin(None, monkeypatch) is None
+        assert begin(EXIT_TRY_AGAIN, monkeypatch, pod_of="in64-worker-1") == EXIT_TRY_AGAIN
+    capsys.readouterr()
+    assert begin(0, monkeypatch) == EXIT_FAILED
+    said = capsys.readouterr().err
+    assert f"killed as a whole {MOST_KILLED} times in a row, without a new checkpoint at 0 images" in said and "(--memory)" in said
+    assert said.count("\n") == 1
+    assert begin(0, monkeypatch) == 0, "the next job counts anew"
+
+
+@pytest.mark.parametrize(("between", "ended"), [(EXIT_TRY_AGAIN, True), (EXIT_FAILED, False), (0, False)])
+def test_what_lies_between_two_starts_that_were_killed(between: int, ended: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods that did not meet, or were told to end, say nothing of the memory; with a job that ended the count ends too."""
+    for code in [*[None] * (MOST_KILLED - 1), between, None]:
+        assert begin(code, monkeypatch) == code
+    assert (begin(EXIT_TRY_AGAIN, monkeypatch) == EXIT_FAILED) == ended
+
+
+def test_a_new_checkpoint_between_two_starts_that_were_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(1, 2 * MOST_KILLED):
+        assert begin(None, monkeypatch) is None
+        if number % 3 == 0:
+            Path(f"run/checkpoints/{number:09}").mkdir(parents=True)
+    assert begin(EXIT_TRY_AGAIN, monkeypatch) == EXIT_TRY_AGAIN
+
+
+def test_a_pod_whose_processes_are_killed_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is noted is there before the processes are; a run begins in a folder that has it."""
+    process = started("time.sleep(2)", f"os.kill(os.getppid(), signal.SIGKILL); {KILLED}")
+    assert code_of_the(process) == -signal.SIGKILL
+    assert [note.read_text() for note in notes()] == ["0 1\n"]
+    RunDirectory(Path("run")).create()
+
+
+@pytest.mark.parametrize("damage", ["", "0", "none such", "0 1 2"])
+def test_a_note_that_cannot_be_read(damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("run").mkdir()
+    Path("run/.killed-in64-worker-0").write_text(damage)
+    assert begin(0, monkeypatch) == 0
+    Path("run").rmdir()
+    Path("run").touch()  # which is for the training to name
+    assert begin(EXIT_USER_ERROR, monkeypatch) == EXIT_USER_ERROR
 
 
 def test_one_pod_of_two_ends_the_job() -> None:

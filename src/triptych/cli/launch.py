@@ -52,7 +52,7 @@ class LaunchOptions(TrainOptions):
     notice: int = 300
     "Seconds that the training has, where it is told of its end, to save and stop."
     restarts: int = 3
-    "How often all processes are started anew within a job when one of them is killed."
+    "How often all processes are started anew within a job when one of them is killed or fails; not where something given cannot be used."
     out: str | None = None
     "File of the job; None: by the name of the run."
     submit: bool = False

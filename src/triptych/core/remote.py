@@ -99,6 +99,17 @@ def _info(system: Any, address: Address, limits: dict[str, Any]) -> dict[str, An
     return cast(dict[str, Any], system.info(address.text, **limits))
 
 
+def require_reader(address: Address) -> None:
+    """Raises RemoteError where this machine lacks what reads such addresses; no server is asked."""
+    try:
+        with _saying_what_is_missing(address.scheme):
+            from fsspec import get_filesystem_class
+
+            get_filesystem_class(address.scheme)
+    except _Refused as error:
+        raise RemoteError(f"{address}: {error}") from None
+
+
 class RemoteFile:
     """A file that lies elsewhere, of one version, read in parts.
 
@@ -303,14 +314,21 @@ def _memory(process: int) -> BlockMemory:
 @functools.lru_cache(maxsize=16)
 def _filesystem(scheme: str, process: int, timeout: float) -> Any:
     """fsspec's file system of a process; it lists nothing from memory. `timeout`: seconds without a byte, on the web."""
-    try:
+    with _saying_what_is_missing(scheme):
         import fsspec
-    except ImportError:
-        raise _Refused(f'to read {scheme}:// needs fsspec: pip install "triptych[remote]"') from None
-    try:
+
         more = _web_settings(timeout) if scheme in _WEB else {}
         return fsspec.filesystem(scheme, skip_instance_cache=True, use_listings_cache=False, **more)
+
+
+@contextmanager
+def _saying_what_is_missing(scheme: str) -> Iterator[None]:
+    """Within it _Refused is raised in the place of what fsspec does where it cannot read such addresses on this machine."""
+    try:
+        yield
     except ImportError as error:
+        if error.name == "fsspec":
+            raise _Refused(f'to read {scheme}:// needs fsspec: pip install "triptych[remote]"') from None
         raise _Refused(f'{one_line(error)}: pip install "triptych[remote]" has what http, https and s3 need') from None
     except ValueError:
         raise _Refused(f"fsspec knows no {scheme}://; expected s3://, gs://, https:// or hf://, or a path on this machine") from None

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from triptych.core.address import is_address
+from triptych.core.address import Address, is_address
+from triptych.core.reading import user_path
+from triptych.core.remote import require_reader
+from triptych.data.config import DataConfig
+from triptych.data.source import located_anywhere
 from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
 from triptych.engine.schedule import refuse_impossible, refuse_single_frames, refuse_unknown_phases
@@ -14,6 +18,7 @@ from triptych.runs.document import with_own_list
 from triptych.runs.latent_space import autoencoder_of
 from triptych.runs.stored import outline
 from triptych.runs.training import initialize_from
+from triptych.runs.training_scores import TrainingScores, names_and_embedder
 from triptych.runs.weights import load_frozen_networks
 
 _CPU = torch.device("cpu")  # that of a login node says nothing of those that will train: only settings are compared
@@ -24,12 +29,14 @@ def refuse_at_start(
 ) -> None:
     """Raises the UserError with which `runs.train` of so many processes would end at its start; nothing is written.
 
-    Data at an address are not looked at: the machine that trains may see others.
+    No server is asked: of data at an address only what this machine lacks to read them, and settings that do not go with an address. So of
+    a new run on such data nobody knows how large the images are, and what depends on that is for the training to refuse.
     """
     directory.check()
     start = begin(config.rescaled(processes), directory, recipe, _CPU, None)
     config, stored = start.config, start.stored
     if is_address(config.data.path):
+        _refuse_address(config.data)
         spec = None if stored is None else stored.spec
     else:
         data = (with_own_list(config.data, directory) if start.keeps_list else config.data).open()
@@ -37,7 +44,10 @@ def refuse_at_start(
         if stored is not None:
             same_objects(stored.objects, data.objects)
             spec = same_images(stored.spec, spec, fresh=start.fresh)
+    alone, watched = World(0, 1, _CPU), config.train.evaluate_every is not None
     if spec is None:
+        if watched:
+            names_and_embedder(config.train, alone)
         return
     model = outline(config, spec)
     if init_from is not None and not list_checkpoints(directory.checkpoints):
@@ -49,5 +59,18 @@ def refuse_at_start(
     refuse_single_frames(spec.clip_length, train)
     refuse_unknown_phases(config.optim, model.phases, absent=model.absent_phases)
     load_frozen_networks(model)
-    if spec.latents is not None and (train.evaluate_every is not None or train.sample_count):
+    if watched and is_address(config.data.path):
+        names_and_embedder(train, alone)
+    elif watched:
+        TrainingScores(model, spec, config, directory, alone)
+    if spec.latents is not None and (watched or train.sample_count):
         autoencoder_of(spec.latents, directory)
+
+
+def _refuse_address(data: DataConfig) -> None:
+    """Raises ConfigError or DataError for data at an address that a training with these settings and this Python cannot read."""
+    if type(data) is not DataConfig:
+        user_path(str(data.path))  # which refuses it: pairs, domains and clips are read on this machine alone
+    require_reader(Address(str(data.path)))
+    if data.source not in ("auto", "digits"):  # else the server may have to say what is there
+        located_anywhere(data)

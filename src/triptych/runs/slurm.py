@@ -40,7 +40,7 @@ before=$(stat -c %s "$log" 2>/dev/null || echo 0)
 
 # The step gets the cores that the job has: since Slurm 22.05 it does not by itself.
 if [[ -n ${{SLURM_CPUS_PER_TASK:-}} ]]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
-srun --kill-on-bad-exit=1 {python} -m torch.distributed.run \\
+srun --kill-on-bad-exit=1 {python} -m triptych.cli.launch_agent {run} \\
     --nnodes {nodes} --nproc-per-node {processes} --max-restarts {restarts} \\
     --rdzv-backend c10d --rdzv-endpoint "$head:$port" --rdzv-id "$SLURM_JOB_ID-$start" \\
     --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 --shutdown-timeout {notice} \\
@@ -122,6 +122,7 @@ def job_file(job: Job, command: Sequence[str], *, python: str, written_by: str) 
         first_port=_FIRST_PORT,
         ports=_PORTS,
         log=shlex.quote(no_option(job.directory / "log.txt")),
+        run=shlex.quote(no_option(job.directory)),
         python=shlex.quote(python),
         nodes=job.nodes,
         processes=job.processes,

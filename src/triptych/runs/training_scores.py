@@ -50,16 +50,14 @@ class TrainingScores:
     def __init__(self, model: Model, spec: DataSpec, config: RunConfig, directory: RunDirectory, world: World) -> None:
         """Raises ConfigError, DataError or CheckpointError, naming the setting, for what can never be measured; no image is read yet."""
         self._world, self._directory, self._config, self._space = world, directory, config, config.train.evaluate_features
+        self._names, self._embedder = names_and_embedder(config.train, world)
         with _named_as_in_training():
-            self._names = _checked(config.train)
             self._made = _Made(_Trained(model, spec, config, directory, world), config.train)
             self._real = model_reference(
                 self._made.run, split=config.train.evaluate_split, settings=self._made.maker.settings, most=config.train.evaluate_reference
             )
             self._reference = _reference(self._made, self._real, self._names)
-            wanted = Wanted(list(self._names))
-            self._embedder = open_space(_space(config.train), device=world.device) if wanted.of_sets() else None
-            self._looks = self._prepared(wanted)
+            self._looks = self._prepared(Wanted(list(self._names)))
         self._small: np.ndarray | None = None
         self.evaluation = Evaluation(self.measure, self._criterion(config.train))
 
@@ -159,6 +157,13 @@ class TrainingScores:
 
 
 # Before the training ----------------------------------------------------------------------------------------------------
+
+
+def names_and_embedder(train: TrainConfig, world: World) -> tuple[list[str], Embedder | None]:
+    """The metrics that are asked for, and the network that they need. Raises ConfigError or CheckpointError; no data are looked at."""
+    with _named_as_in_training():
+        names = _checked(train)
+        return names, open_space(_space(train), device=world.device) if Wanted(list(names)).of_sets() else None
 
 
 def _checked(train: TrainConfig) -> list[str]:
