@@ -247,7 +247,8 @@ def test_every_translator_can_use_it(name: str, alike: bool) -> None:
         inputs = {name: values[:, 0] if name in framed else values for name, values in batch.inputs.items()}
         moment = replace(batch, images=batch.images[:, 0], inputs=inputs)
     assert isinstance(model, GAN)
-    contests = model.contests(moment, Rng(0, ("discriminator", 0), batch.index))
+    drawn = Rng(0, ("discriminator", 0), batch.index)
+    contests = model.contests(model.made(moment, drawn), moment, drawn)
     for contest in contests:
         real = contest.real.images
         seen = contest.real.view(real)

@@ -39,7 +39,7 @@ def test_few_shot_generators(name: str, norm: str, monkeypatch: pytest.MonkeyPat
 
     def found() -> list[Tensor]:
         network.load_state_dict(state)
-        out = torch.stack(list(network(**images)))
+        out = torch.stack(network(**images)[:2])
         return [out, *network.buffers(), *torch.autograd.grad(out, variables, upstream)]
 
     ours = [value.clone() for value in found()]

@@ -118,7 +118,8 @@ def test_terms_of_both_phases(generator: str, styles: int, names: list[str]) -> 
         "image_recon": (reconstruction - batch.images).abs().mean((1, 2, 3)),
     }
     assert list(found.logged) == list(expected)
-    check_gradients(model.generator, model.generator_terms(batch, Rng(0, ("generator", 0), batch.index)), expected)
+    rng = Rng(0, ("generator", 0), batch.index)
+    check_gradients(model.generator, model.generator_terms(model.made(batch, rng), batch, rng), expected)
     for name, term in expected.items():
         torch.testing.assert_close(found.logged[name], term)
         assert term.std() > 1e-3 * term.abs().mean(), "the samples' terms differ"
@@ -162,7 +163,7 @@ def test_both_sides_are_changed_alike_before_they_are_judged() -> None:
     assert (changed[0] - translation).abs().mean() > 0.1
     found = terms_of(model, "generator", batch).logged
     torch.testing.assert_close(found["feature_matching"], (fake_mean - real_mean).abs().mean(1))
-    contest = model.contests(batch, rng)[0]
+    contest = model.contests(model.made(batch, rng), batch, rng)[0]
     torch.testing.assert_close(contest.fake.view(contest.fake.images), changed[0])
     torch.testing.assert_close(contest.real.view(contest.real.images), changed[1])
     torch.testing.assert_close(contest.fake.scores().outputs[0].flatten(1), fake)

@@ -124,7 +124,7 @@ def test_the_generator_may_have_images_of_its_own(fresh: bool, tmp_path: Path) -
 
 def test_real_and_generated_images_have_changes_of_their_own() -> None:
     model = noise_gan(augment=("translation",))
-    (contest,) = model.contests(labelled(COUNT), Rng(0, ("discriminator", 0), torch.arange(COUNT)))
+    (contest,) = model.contests(labelled(COUNT).images, labelled(COUNT), Rng(0, ("discriminator", 0), torch.arange(COUNT)))
     images = labelled(COUNT).images
     assert not torch.equal(contest.real.view(images), contest.fake.view(images))
 
@@ -153,7 +153,8 @@ def test_a_lazy_penalty_makes_only_images_that_it_looks_at(at: Any, penalty: dic
     """every * gamma / 2 * |grad D|^2, at the images and through the views of the contest, and its gradient."""
     changes = {"augment": ("translation",), "class_conditional": True}
     model = noise_gan(**changes, penalty=PenaltyConfig(**penalty, every=4, at=at))
-    (contest,) = model.contests(labelled(COUNT), Rng(0, ("penalty", 0), torch.arange(COUNT)))
+    drawn = Rng(0, ("penalty", 0), torch.arange(COUNT))
+    (contest,) = model.contests(model.made(labelled(COUNT), drawn), labelled(COUNT), drawn)
     ran: list[int] = []
     model.generator.register_forward_hook(lambda *_: ran.append(1))
     found = gradients(model, "penalty")

@@ -58,7 +58,7 @@ def score_means(outputs: tuple[Tensor, ...], change=lambda x: x) -> Tensor:
 def test_terms_and_their_weights() -> None:
     model, batch = toy(adversarial_weight=0.7), images_of(COUNT)
     with torch.no_grad():
-        fake = model.made(rng_of("generator"))
+        fake = model.made(batch, rng_of("generator"))
         real_scores, fake_scores = model.discriminator(batch.images), model.discriminator(fake)
     found = terms_of(model, "generator")
     features = sum((a[0] - b[0]).abs().mean((1, 2, 3)) for a, b in zip(real_scores.features, fake_scores.features, strict=True)) / 2
@@ -73,7 +73,7 @@ def test_terms_and_their_weights() -> None:
         assert not found.logged[name].requires_grad and term.std() > 1e-3
     torch.testing.assert_close(found.loss, 0.7 * expected["adversarial"] + 0.5 * features + 0.25 * expected["distance"])
     with torch.no_grad():
-        fake_scores = model.discriminator(model.made(rng_of("discriminator")))
+        fake_scores = model.discriminator(model.made(batch, rng_of("discriminator")))
     found = terms_of(model, "discriminator")
     real_loss, fake_loss = (
         score_means(real_scores.outputs, lambda x: F.relu(1 - x)),
@@ -92,7 +92,7 @@ def test_relativistic_scores_are_differences_of_partners() -> None:
     assert not model.couples_samples
     for phase in ("discriminator", "generator"):
         with torch.no_grad():
-            real, fake = model.discriminator(batch.images).outputs, model.discriminator(model.made(rng_of(phase))).outputs
+            real, fake = model.discriminator(batch.images).outputs, model.discriminator(model.made(batch, rng_of(phase))).outputs
         ahead = tuple(a - b for a, b in zip(real, fake, strict=True))
         found = terms_of(model, phase).logged
         if phase == "generator":
@@ -106,7 +106,7 @@ def test_evaluation_has_distances_alone() -> None:
     model, batch = toy().eval(), images_of(COUNT)
     found = terms_of(model, "generator")
     with torch.no_grad():
-        distance = (model.made(rng_of("generator")) - batch.images).abs().mean((1, 2, 3))
+        distance = (model.made(batch, rng_of("generator")) - batch.images).abs().mean((1, 2, 3))
     assert list(found.logged) == ["distance", "square"] and model.validated == ("generator",)
     torch.testing.assert_close(found.loss, distance)
     torch.testing.assert_close(found.logged["square"], distance.square())
@@ -115,14 +115,14 @@ def test_evaluation_has_distances_alone() -> None:
 def test_what_the_discriminator_sees() -> None:
     model, batch = toy(augment=("color", "translation")), images_of(COUNT)
     rng = rng_of("discriminator")
-    (contest,) = model.contests(batch, rng)
+    (contest,) = model.contests(model.made(batch, rng), batch, rng)
     assert contest.real.images is batch.images and contest.fake.view is contest.real.view
     seen, maps = contest.real.view(batch.images), contest.real.view(batch.images, maps=True)
     assert torch.equal(seen, augmented(batch.images, rng.child("augment", ""), policy=("color", "translation")))
     assert torch.equal(maps, augmented(batch.images, rng.child("augment", ""), policy=("translation",)))
     other = model.contest(batch.images, batch.images, rng, discriminate=lambda view: model.discriminator, name="b")
     assert not torch.equal(other.real.view(batch.images), seen)
-    (plain,) = toy().contests(batch, rng)
+    (plain,) = toy().contests(batch.images, batch, rng)
     assert plain.real.view(batch.images) is batch.images
 
 

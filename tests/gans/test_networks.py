@@ -430,7 +430,7 @@ def test_settings_out_of_range_are_named(make: Callable[[], Any], setting: str) 
 def test_a_map_beside_images_is_made_smaller_by_itself() -> None:
     """As if both were joined first; its many channels then need no gradient."""
     images, label = noise(2, 3, 12, 10).requires_grad_(), classes(5, 12, 10)
-    seen = list(at_scales(images, label, count=3))
+    seen = list(at_scales(images, label, count=3, outputs=4))
     expected = [torch.cat((label, images), dim=1)]
     expected += [shrunk(expected[0]), shrunk(shrunk(expected[0]))]
     for ours, theirs in zip(seen, expected, strict=True):
@@ -438,5 +438,6 @@ def test_a_map_beside_images_is_made_smaller_by_itself() -> None:
         gradients = [torch.autograd.grad(each.square().sum(), images, retain_graph=True) for each in (ours, theirs)]
         torch.testing.assert_close(*gradients)
         assert ours.grad_fn is not None and [to is None for to, _ in ours.grad_fn.next_functions] == [True, False]
-    half = next(at_scales(images.bfloat16(), label.float(), count=1))
-    assert half.dtype == torch.float32, "images are not made smaller in less than the map has"
+    _, half = at_scales(images.bfloat16(), label.float(), count=2, outputs=4)
+    smaller = shrunk(images.bfloat16().float())
+    torch.testing.assert_close(half[:, -3:], smaller, rtol=1e-6, atol=1e-6, msg="images are not made smaller in less than the map has")

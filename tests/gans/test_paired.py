@@ -153,7 +153,7 @@ def test_the_networks_take_the_label_map_of_the_data(name: str) -> None:
     batch = random_batch()
     assert model.labels.channels == CLASSES + 1
     assert torch.equal(model.labels(batch.inputs)[:, :CLASSES].sum(1), torch.ones(4, 32, 32))
-    (contest,) = model.contests(batch, stream(batch))
+    (contest,) = model.contests(model.made(batch, stream(batch)), batch, stream(batch))
     fake = contest.fake.images
     assert fake.shape == batch.images.shape and fake.abs().max() <= 1
     assert contest.real.images is batch.images
@@ -231,7 +231,7 @@ def test_the_terms_of_spade_by_hand() -> None:
         "kl": -0.5 * (1 + logvar - mu.square() - logvar.exp()).sum(1),
     }
     assert len(of_fake.outputs) == 5 and len(of_fake.features) == 2
-    check_gradients(generator, model.generator_terms(batch, rng), expected)
+    check_gradients(generator, model.generator_terms(model.made(batch, rng), batch, rng), expected)
     terms = model.loss(model.phases[1], batch, rng)
     assert terms.logged.keys() == expected.keys()
     for name, value in expected.items():
@@ -585,7 +585,7 @@ def test_small_recipes_fit_their_data_and_need_no_weights(name: str) -> None:
     assert spec.height_and_width == (64, 96) and not model.frozen_networks and model.weights["l1"] > 0
     batch = Batch(torch.zeros(1, 3, 64, 96), None, torch.arange(1), {"labels": torch.zeros(1, 64, 96, dtype=torch.long)})
     with torch.no_grad():
-        (contest,) = model.contests(batch, stream(batch))
+        (contest,) = model.contests(model.made(batch, stream(batch)), batch, stream(batch))
         assert contest.fake.images.shape == batch.images.shape
         assert all(scores.shape[2:].numel() > 2 for scores in contest.fake.scores().outputs)
 

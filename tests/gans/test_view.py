@@ -43,12 +43,14 @@ class Unconditional(GAN):
     def __init__(self, config: GANConfig) -> None:
         super().__init__(config, nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Softplus(), nn.Conv2d(4, 3, 3, padding=1)), Critic())
 
-    def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
-        fake = self.generator(rng.normal("z", 3, SIZE, SIZE))
-        return [self.contest(batch.images, fake, rng, discriminate=lambda view: self.discriminator)]
+    def made(self, batch: Batch, rng: Rng) -> Tensor:
+        return self.generator(rng.normal("z", 3, SIZE, SIZE))
 
-    def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
-        return {"adversarial": self.verdict(*self.contests(batch, rng)).loss}
+    def contests(self, made: Tensor, batch: Batch, rng: Rng) -> list[Contest]:
+        return [self.contest(batch.images, made, rng, discriminate=lambda view: self.discriminator)]
+
+    def generator_terms(self, made: Tensor, batch: Batch, rng: Rng) -> dict[str, Tensor]:
+        return {"adversarial": self.verdict(*self.contests(made, batch, rng)).loss}
 
 
 def built(**settings: Any) -> Unconditional:

@@ -50,23 +50,23 @@ class Toy(GAN):
     def weights(self) -> Mapping[str, float]:
         return {"adversarial": self.config.adversarial_weight, "features": 0.5, "distance": 0.25}
 
-    def made(self, rng: Rng) -> Tensor:
+    def made(self, batch: Batch, rng: Rng) -> Tensor:
         return self.generator(rng.normal("z", 3, SIZE, SIZE))
 
     def contest_of(self, batch: Batch, fake: Tensor, rng: Rng) -> Contest:
         return self.contest(batch.images, fake, rng, discriminate=lambda view: self.discriminator)
 
-    def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
-        return [self.contest_of(batch, self.made(rng), rng)]
+    def contests(self, made: Tensor, batch: Batch, rng: Rng) -> list[Contest]:
+        return [self.contest_of(batch, made, rng)]
 
-    def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
-        fake = self.made(rng)
+    def generator_terms(self, made: Tensor, batch: Batch, rng: Rng) -> dict[str, Tensor]:
+        fake = made
         verdict = self.verdict(self.contest_of(batch, fake, rng), compare=True)
         features = feature_matching(verdict.fake.features, verdict.real.features)
         return {"adversarial": verdict.loss, "features": features, "distance": l1(fake, batch.images)}
 
     def distances(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
-        distance = l1(self.made(rng), batch.images)
+        distance = l1(self.made(batch, rng), batch.images)
         return {"distance": distance, "square": distance.square()}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -282,11 +282,36 @@ class _Samples:
         return len(self.index)
 
 
+class Kept:
+    """Room for what a step computes of its samples with gradients, until a later step of the iteration takes it."""
+
+    def __init__(self) -> None:
+        self._computed: Any = None
+
+    def put(self, computed: Any) -> None:
+        """Keeps it, and its graph with it."""
+        self._computed = computed
+
+    @property
+    def filled(self) -> bool:
+        """Whether something is there."""
+        return self._computed is not None
+
+    def take(self) -> Any:
+        """What is there, which is gone then; None: nothing is."""
+        computed, self._computed = self._computed, None
+        return computed
+
+
+@dataclass(frozen=True)
 class Batch(_Samples):
     """Images in [-1, 1] (b, c, h, w), or clips (b, t, c, h, w); their labels (b,) or None; and the number of each sample (b,)."""
 
+    kept: Kept | None = field(default=None, compare=False, repr=False)
+    "Where the steps that take all of these samples at once leave something to one another; None: they do not."
+
     def __getitem__(self, samples: slice) -> Batch:
-        """Some of the samples."""
+        """Some of the samples. Nothing is kept of them alone."""
         labels = None if self.labels is None else self.labels[samples]
         inputs = {name: values[samples] for name, values in self.inputs.items()}
         return Batch(self.images[samples], labels, self.index[samples], inputs)

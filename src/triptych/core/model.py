@@ -46,6 +46,8 @@ class Phase:
     "Factor of the learning rate in its steps."
     partial: bool = False
     "Whether the loss reaches only part of the parameters (find_unused_parameters of DDP)."
+    begins: tuple[str, ...] = ()
+    "Networks of a later step on the same images, of which its loss may leave results in `Batch.kept`: they have gradients in it too."
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ class Loop:
         self.sharding = Sharding(model, train, world) if is_divided(train, world) else None
         parts: dict[str, Any] = {"microbatch": self.microbatch, "attempts": self.attempts, "sharding": self.sharding}
         self.updaters = {n: Updater(model, n, train=train, optim=optim, world=world, **parts) for n in networks}
-        self.turns = Turns(model, self.updaters, seed=train.seed)
+        self.turns = Turns(model, self.updaters, seed=train.seed, keeps=self.sharding is None)
         self.averages = [Average(model, settings) for settings in train.all_averages]
         shared: dict[str, Any] = {"train": train, "world": world, "sharding": self.sharding}
         self.averaged = AveragedWeights(model, self.averages, calibrate=callables.calibrate, **shared)

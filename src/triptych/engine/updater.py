@@ -201,11 +201,14 @@ class Updater:
         passes = Passes(StepRecord(phase.name, progress.images_seen + progress.iteration_images))
         by_block = self._sharding is not None and self._sharding.by_block
         factor = self.scale.scale * summing.divisor / total
+        whole = len(batch) <= size
+        if batch.kept is not None and not whole:
+            batch.kept.take()  # of all samples at once, which do not go on together
         for start in range(0, len(batch), size):
             samples = slice(start, min(start + size, len(batch)))
             with summing.around_microbatch(last=samples.stop == len(batch)):
                 with autocast(self._train.precision, device=self._world.device, keeps_weights=not by_block):
-                    terms = summing.networks(phase, batch[samples], rng[samples])
+                    terms = summing.networks(phase, batch if whole else batch[samples], rng[samples])
                 (terms.loss.sum() * factor).backward()
             passes.record.terms.add(terms)
             passes.observed.append(terms.observed)

@@ -22,7 +22,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from jaxtyping import Float
@@ -145,6 +145,15 @@ class GeneratedFrame(Protocol):
         ...
 
 
+class Filmed(NamedTuple):
+    """A frame in training."""
+
+    beside: Float[Tensor, "b n h w"]
+    "What the discriminator sees beside its image."
+    frame: Any
+    "A GeneratedFrame."
+
+
 class ClipGAN(PairedGAN):
     """The model of a ClipGANConfig."""
 
@@ -234,17 +243,9 @@ class ClipGAN(PairedGAN):
             taught = self._between_frames(moment)
             assert taught is not None, "there is a teacher"
             moment = replace(moment, inputs={**moment.inputs, _TEACHER: taught[0], _BELIEVED: taught[1]})
-        label = self.labels(moment.inputs)
-        frame = self._generated(moment, label)
-        beside = self.judged_with(label, frame, moment.inputs)
-        terms = self.judged(moment, beside, frame.image, rng) | self.frame_terms(frame, moment) | self._warping_term(moment, frame.image)
-        for contest in self._crop_contests(moment, frame, rng):
-            terms |= self._further_terms(contest, fooled=True, matched=True)
-        for contest in self._temporal_contests(moment, frame.image, rng):
-            fooled, matched = self.config.temporal_weight > 0, self.config.feature_matching_weight > 0
-            terms |= self._further_terms(contest, fooled=fooled, matched=matched)
-        made = _with_next(moment.inputs.get(_MADE), frame.image.detach(), most=self._kept)
-        carried = {_MADE: made, **self.remembered(moment.inputs, frame.image.detach())}
+        made = self.made_by_now(moment, rng)
+        terms, image = self.generator_terms(made, moment, rng), made.frame.image.detach()
+        carried = {_MADE: _with_next(moment.inputs.get(_MADE), image, most=self._kept), **self.remembered(moment.inputs, image)}
         return replace(weighted_terms(terms, self.weights), carried=carried)
 
     def _moment(self, clip: Batch, frame: int, made: Tensor | None) -> Batch:
@@ -254,8 +255,9 @@ class ClipGAN(PairedGAN):
         if made is not None:
             inputs[_MADE] = made
             inputs[_BEFORE] = clip.images[:, max(0, frame - self._kept) : frame]
-            inputs[_LABELS] = self._past_labels(clip, past_window(frame, frames=self.past_frames + 1))
-        return Batch(clip.images[:, frame], None, clip.index, inputs)
+            if clip.kept is None or not clip.kept.filled:  # the frame is not made yet
+                inputs[_LABELS] = self._past_labels(clip, past_window(frame, frames=self.past_frames + 1))
+        return Batch(clip.images[:, frame], None, clip.index, inputs, clip.kept)
 
     def remembered(self, inputs: Mapping[str, Tensor], image: Float[Tensor, "b c h w"]) -> dict[str, Tensor]:
         """What of a frame joins the inputs of the one after it, beside its image and maps: nothing."""
@@ -276,25 +278,35 @@ class ClipGAN(PairedGAN):
         """Whether a frame is not the first of its clips."""
         return _MADE in moment.inputs
 
-    def _generated(self, moment: Batch, label: Tensor) -> GeneratedFrame:
-        made = moment.inputs.get(_MADE)
-        if made is None:
-            return self.frame_of(label, None, None, moment.inputs)
-        return self.frame_of(label, moment.inputs[_LABELS], made[:, -self.past_frames :], moment.inputs)
-
     # Terms --------------------------------------------------------------------------------------------------------------
 
-    def generated(self, batch: Batch, label: Tensor, rng: Rng) -> tuple[Tensor, dict[str, Tensor]]:
-        """The images of a frame; no terms."""
-        return self._generated(batch, label).image, {}
+    @property
+    def draws(self) -> bool:
+        """It does not."""
+        return False
 
-    def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
+    def made(self, batch: Batch, rng: Rng) -> Filmed:
+        """A frame, with what the discriminator sees beside it."""
+        label, past = self.labels(batch.inputs), batch.inputs.get(_MADE)
+        before = (None, None) if past is None else (batch.inputs[_LABELS], past[:, -self.past_frames :])
+        frame = self.frame_of(label, *before, batch.inputs)
+        return Filmed(self.judged_with(label, frame, batch.inputs), frame)
+
+    def contests(self, made: Filmed, batch: Batch, rng: Rng) -> list[Contest]:
         """The frame with its label map, its crops, and as many frames as each discriminator of several judges, once there are so many."""
-        label = self.labels(batch.inputs)
-        frame = self._generated(batch, label)
-        beside = self.judged_with(label, frame, batch.inputs)
-        further = self._crop_contests(batch, frame, rng) + self._temporal_contests(batch, frame.image, rng)
-        return [self._contest(batch, beside, frame.image, rng), *further]
+        further = self._crop_contests(batch, made.frame, rng) + self._temporal_contests(batch, made.frame.image, rng)
+        return [self._contest(batch, made.beside, made.frame.image, rng), *further]
+
+    def generator_terms(self, made: Filmed, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
+        """Those of the frame's image and of its crops, of the flow, and of several frames."""
+        image = made.frame.image
+        terms = self.judged(batch, made.beside, image, rng) | self.frame_terms(made.frame, batch) | self._warping_term(batch, image)
+        for contest in self._crop_contests(batch, made.frame, rng):
+            terms |= self._further_terms(contest, fooled=True, matched=True)
+        for contest in self._temporal_contests(batch, image, rng):
+            fooled, matched = self.config.temporal_weight > 0, self.config.feature_matching_weight > 0
+            terms |= self._further_terms(contest, fooled=fooled, matched=matched)
+        return terms
 
     def _crop_contests(self, moment: Batch, frame: GeneratedFrame, rng: Rng) -> list[Contest]:
         contests = list[Contest]()

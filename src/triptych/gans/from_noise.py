@@ -90,13 +90,17 @@ class NoiseGAN(GAN):
         for turn in super().turns(progress):
             yield replace(turn, slice=first + turn.slice) if turn.phase.networks == (GENERATOR,) else turn
 
-    def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
-        """Real images against as many generated ones of the same classes."""
-        return [self._contest(batch, self.generated(self.labels_of(batch), rng), rng)]
+    def made(self, batch: Batch, rng: Rng) -> Float[Tensor, "b c h w"]:
+        """As many images as there are real ones, of the same classes."""
+        return self.generated(self.labels_of(batch), rng)
+
+    def contests(self, made: Float[Tensor, "b c h w"], batch: Batch, rng: Rng) -> list[Contest]:
+        """Real images against generated ones."""
+        return [self._contest(batch, made, rng)]
 
     def penalised_contests(self, batch: Batch, rng: Rng) -> list[Contest]:
         """The contests; where there is no R2, which looks at generated images, real ones stand for them and none is made."""
-        return self.contests(batch, rng) if self.config.penalty.r2_gamma else [self._contest(batch, batch.images, rng)]
+        return super().penalised_contests(batch, rng) if self.config.penalty.r2_gamma else [self._contest(batch, batch.images, rng)]
 
     def _contest(self, batch: Batch, fake: Float[Tensor, "b c h w"], rng: Rng) -> Contest:
         labels = self.labels_of(batch)
@@ -106,9 +110,9 @@ class NoiseGAN(GAN):
 
         return self.contest(batch.images, fake, rng, discriminate=discriminate)
 
-    def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
+    def generator_terms(self, made: Float[Tensor, "b c h w"], batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """What the discriminator says of generated images."""
-        (contest,) = self.contests(batch, rng)
+        (contest,) = self.contests(made, batch, rng)
         return {"adversarial": self.verdict(contest).loss}
 
     # Labels -------------------------------------------------------------------------------------------------------------

@@ -105,6 +105,8 @@ class FUNITOutput(NamedTuple):
 
     images_trans: Tensor
     images_recon: Tensor | None
+    content: Tensor
+    "Of the content image."
 
 
 class FUNITDecoder(Decoder):
@@ -140,17 +142,22 @@ class FUNITGenerator(nn.Module):
         self.generator = config.translator(image_channels=image_channels)
 
     def forward(
-        self, *, images_content: Float[Tensor, "b c h w"], images_style: Float[Tensor, "b *k c _ _"], reconstruct: bool = True
+        self,
+        *,
+        images_content: Float[Tensor, "b c h w"],
+        images_style: Float[Tensor, "b *k c _ _"],
+        reconstruct: bool = True,
+        begun: FUNITOutput | None = None,
     ) -> FUNITOutput:
         """The content images, sides multiples of 2^num_downsamples_content, in the classes of the style images.
 
-        `images_style`: one, or k whose styles are averaged. `reconstruct`: also in their own style.
+        `images_style`: one, or k whose styles are averaged. `reconstruct`: also in their own style. `begun`: what was made without it.
         """
-        network = self.generator
-        content = network.content_encoder(images_content)
-        trans = network.decode(content, self.style(images_style))
-        recon = network.decode(content, self.style(images_content)) if reconstruct else None
-        return FUNITOutput(trans, recon)
+        network, out = self.generator, begun
+        if out is None:
+            content = network.content_encoder(images_content)
+            out = FUNITOutput(network.decode(content, self.style(images_style)), None, content)
+        return out._replace(images_recon=network.decode(out.content, self.style(images_content))) if reconstruct else out
 
     def style(self, images: Float[Tensor, "b *k c h w"]) -> Float[Tensor, "b style_dims 1 1"]:
         """The style of images, or the mean of the styles of k images each."""
@@ -291,22 +298,30 @@ class FUNIT(TranslationGAN):
 
     # Training -----------------------------------------------------------------------------------------------------------
 
-    def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
+    @property
+    def draws(self) -> bool:
+        """It does not."""
+        return False
+
+    def made(self, batch: Batch, rng: Rng) -> FUNITOutput:
+        """Translations alone."""
+        return self.generator(images_content=batch.images, images_style=self._style(batch), reconstruct=False)
+
+    def contests(self, made: FUNITOutput, batch: Batch, rng: Rng) -> list[Contest]:
         """The first style image and the translation, both as images of the style's class.
 
         The k style images are drawn alike, so the first stands for all, and a step has as many real images as generated ones.
         """
-        out = self.generator(images_content=batch.images, images_style=self._style(batch), reconstruct=False)
-        return [self._translation(batch, out.images_trans, rng)]
+        return [self._translation(batch, made.images_trans, rng)]
 
-    def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
+    def generator_terms(self, made: FUNITOutput, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """adversarial: half of the translation as one of the style's class, half of the reconstruction as one of the content's.
 
         feature_matching: between the translation and the first style image. image_recon: of the content image in its own style.
         """
         weights, terms = self.weights, {}
         fooled, matched, recon = (weights[name] > 0 for name in ("adversarial", "feature_matching", "image_recon"))
-        out = self.generator(images_content=batch.images, images_style=self._style(batch), reconstruct=fooled or recon)
+        out = self.generator(images_content=batch.images, images_style=self._style(batch), reconstruct=fooled or recon, begun=made)
         if fooled or matched:
             translation = self.verdict(self._translation(batch, out.images_trans, rng), compare=matched)
             if fooled:

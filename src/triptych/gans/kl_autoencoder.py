@@ -155,18 +155,22 @@ class KLAutoencoder(GAN):
         """The terms of the phase; the generator's loss on the scores is weighed anew in each step, by what is logged as its balance."""
         if phase.name != GENERATOR or not self.training or not self.config.adaptive or not self._joined(self._images_seen):
             return super().loss(phase, batch, rng)
-        terms = self.generator_terms(batch, rng)
+        terms = self.generator_terms(self.made_by_now(batch, rng), batch, rng)
         balance = self._balance(terms)
         losses = weighted_terms(terms, {**self.weights, "adversarial": self.config.adversarial_weight * balance})
         return replace(losses, logged={**losses.logged, "balance": balance.expand(len(losses.loss)).clone()})
 
-    def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
-        """Images against their reconstructions."""
-        return [self._contest(batch, self._reconstructed(batch, rng)[0], rng)]
+    def made(self, batch: Batch, rng: Rng) -> tuple[Tensor, Gaussian]:
+        """Reconstructions, of latents drawn from their distributions."""
+        return self.generator(batch.images, self._noise(batch.images, rng))
 
-    def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
+    def contests(self, made: tuple[Tensor, Gaussian], batch: Batch, rng: Rng) -> list[Contest]:
+        """Images against their reconstructions."""
+        return [self._contest(batch, made[0], rng)]
+
+    def generator_terms(self, made: tuple[Tensor, Gaussian], batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """l1, kl, and perceptual and adversarial as far as they are there."""
-        images, posterior = self._reconstructed(batch, rng)
+        images, posterior = made
         terms = self._distances(images, posterior, batch)
         if self._joined(self._images_seen):
             terms["adversarial"] = self.verdict(self._contest(batch, images, rng)).loss
@@ -184,9 +188,6 @@ class KLAutoencoder(GAN):
         if self.perceptual is not None and self.perceptual.network.loaded:
             terms[PERCEPTUAL] = self.perceptual(images, batch.images)
         return terms
-
-    def _reconstructed(self, batch: Batch, rng: Rng) -> tuple[Tensor, Gaussian]:
-        return self.generator(batch.images, self._noise(batch.images, rng))
 
     def _contest(self, batch: Batch, images: Tensor, rng: Rng) -> Contest:
         return self.contest(batch.images, images, rng, discriminate=lambda view: self.discriminator)

@@ -11,6 +11,7 @@ from torch import Tensor
 from triptych.core.batch import STYLE, InputSpec
 from triptych.core.errors import ConfigError, nearest
 from triptych.nn.instance_edges import instance_edges
+from triptych.nn.one_hot import OneHot, note
 
 
 class LabelMaps:
@@ -58,7 +59,21 @@ class LabelMaps:
             start += images.shape[1]
         if self.instances is not None:
             whole[..., start] = instance_edges(self.instance_map(inputs))[:, 0]
-        return whole.permute(0, 3, 1, 2)
+        label = whole.permute(0, 3, 1, 2)
+        if not self.conditions and label.device.type == "cpu":
+            note(label, self._ones(inputs, label))
+        return label
+
+    def _ones(self, inputs: Mapping[str, Tensor], label: Tensor) -> OneHot:
+        """The channels of such a map that are 1, without condition images."""
+        index, start = [], 0
+        for spec in self.classes:
+            classes, count = inputs[spec.name], class_channels(spec)
+            index.append(torch.where((classes >= 0) & (classes < count), classes + start, -1))
+            start += count
+        if self.instances is not None:
+            index.append(torch.where(label[:, start] > 0, start, -1))
+        return OneHot(torch.stack(index, dim=1).int(), self.channels)
 
     def channels_of(self, name: str) -> slice:
         """Which channels of the map are those of a condition image."""

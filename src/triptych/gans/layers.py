@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from triptych.gans.norms import NO_NORM, AnyNorm, ConditionalNorm, GeneratedMap, build_norm
 from triptych.gans.weight_norms import Conv2d, Linear, WeightNorm
 from triptych.nn.enlarging import Border
+from triptych.nn.one_hot import OneHot
 from triptych.nn.resample import enlarged
 
 Nonlinearity = Literal["none", "relu", "leakyrelu", "tanh"]
@@ -50,13 +51,16 @@ class _Block(nn.Module):
         self._own_input = "nonlinearity" in list(self.layers)[1:]
         "What the nonlinearity takes was made for it alone, so that it may write its result there."
 
-    def forward(self, x: Float[Tensor, "b ..."], *conditions: Float[Tensor, "b ..."] | GeneratedMap | None) -> Float[Tensor, "b ..."]:
+    def forward(
+        self, x: Float[Tensor, "b ..."] | OneHot, *conditions: Float[Tensor, "b ..."] | GeneratedMap | None
+    ) -> Float[Tensor, "b ..."]:
         """The block's output. `conditions`: what an adaptive norm takes; other norms ignore it."""
+        y: Any = x
         for layer in self.layers.values():
             if isinstance(layer, nn.ReLU | nn.LeakyReLU) and not torch.compiler.is_compiling():  # which decides that itself
-                layer.inplace = self._own_input and not x._is_view()  # in a view, autograd would copy all that is seen by it
-            x = layer(x, *conditions) if isinstance(layer, ConditionalNorm) else layer(x)
-        return x
+                layer.inplace = self._own_input and not y._is_view()  # in a view, autograd would copy all that is seen by it
+            y = layer(y, *conditions) if isinstance(layer, ConditionalNorm) else layer(y)
+        return y
 
 
 def _nothing() -> None:

@@ -11,7 +11,7 @@ import functools
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -87,6 +87,8 @@ class GANConfig(ModelConfig):
     "Random changes with a probability, which may be steered; they come before those of `augment`."
     augment_alike: bool = True
     "The same changes for a real image and its generated partner; else each has its own. A label map has those of its image."
+    same_images: bool = False
+    "Whether the generator's step is on the images that the discriminator's step judged, made once, which is faster; else on its own draws."
     top_k: TopKConfig = TopKConfig()
     "Training of the generator by its best images."
     initial: InitConfig = InitConfig()
@@ -206,7 +208,9 @@ class GAN(Model, Averaged):
             initialize(network, settings=config.initial)
         self.ada = Adaptation(config.ada) if config.ada.used else None
         penalty, rate = config.penalty, config.discriminator_rate
-        phases = [Phase(DISCRIMINATOR, (DISCRIMINATOR,), repeats=config.discriminator_steps, rate=rate, partial=partial)]
+        self._once = (config.same_images or not self.draws) and config.discriminator_steps == config.generator_steps == 1
+        judge: dict[str, Any] = {"repeats": config.discriminator_steps, "rate": rate, "partial": partial}
+        phases = [Phase(DISCRIMINATOR, (DISCRIMINATOR,), begins=(GENERATOR,) if self._once else (), **judge)]
         if config.penalty.wanted and penalty.every > 1:
             phases.append(Phase(PENALTY, (DISCRIMINATOR,), every=penalty.every, rate=rate, partial=True))
         phases.append(Phase(GENERATOR, (GENERATOR,), repeats=config.generator_steps, partial=partial))
@@ -221,17 +225,26 @@ class GAN(Model, Averaged):
         """The weight of each of the generator's terms, and of `discriminator_extras`."""
         return self.config.weights
 
+    @property
+    def draws(self) -> bool:
+        """Whether what the generator makes is drawn. Else it is the same in a step of the discriminator and the generator's behind it."""
+        return True
+
     @abstractmethod
-    def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
-        """What the discriminator has to tell apart, each made by `contest`. Called without gradients."""
+    def made(self, batch: Batch, rng: Rng) -> Any:
+        """What the generator makes of a batch in training and both networks learn from: tensors, in tuples or by name."""
+
+    @abstractmethod
+    def contests(self, made: Any, batch: Batch, rng: Rng) -> list[Contest]:
+        """What the discriminator has to tell apart when this was `made`, each by `contest`. Called without gradients."""
 
     def penalised_contests(self, batch: Batch, rng: Rng) -> list[Contest]:
         """The contests, of which a lazy penalty looks at those sides alone that have one: the other ones may be anything."""
-        return self.contests(batch, rng)
+        return self.contests(self.made(batch, rng), batch, rng)
 
     @abstractmethod
-    def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
-        """The generator's terms by name, not yet weighted: those whose weight is not 0."""
+    def generator_terms(self, made: Any, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
+        """The generator's terms by name when this was `made`, not yet weighted: those whose weight is not 0."""
 
     def distances(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """In evaluation mode, how far held-out images are from what they should be. The first is the score of a validation.
@@ -268,15 +281,35 @@ class GAN(Model, Averaged):
         if phase.name == GENERATOR:
             if not self.training:
                 return weighted_terms(self.distances(batch, rng), {}, first_alone=True)
-            return weighted_terms(self.generator_terms(batch, rng), self.weights)
-        lazy = phase.name == PENALTY
-        with torch.no_grad(), frozen_statistics(self.generator):
-            contests = self.penalised_contests(batch, rng) if lazy else self.contests(batch, rng)
-        if lazy:
+            return weighted_terms(self.generator_terms(self.made_by_now(batch, rng), batch, rng), self.weights)
+        if phase.name == PENALTY:
+            with torch.no_grad(), frozen_statistics(self.generator):
+                contests = self.penalised_contests(batch, rng)
             return weighted_terms(self._penalty_terms(contests), {})
+        made = self._made_first(batch, rng)
+        with torch.no_grad():
+            contests = self.contests(made, batch, rng)
         terms, signs = self._discriminator_terms(contests)
         losses = weighted_terms(terms | self.discriminator_extras(contests, rng), self.weights)
         return losses if self.ada is None else self._with_signs(losses, signs, self.ada)
+
+    def made_by_now(self, batch: Batch, rng: Rng) -> Any:
+        """What the generator makes, for its own step: with gradients; as the discriminator's step before left it, or anew."""
+        kept = None if batch.kept is None else batch.kept.take()
+        return self.made(batch, self._draws_of(rng)) if kept is None else kept
+
+    def _made_first(self, batch: Batch, rng: Rng) -> Any:
+        """The same for the discriminator's step: without gradients, but the generator's step finds it with them where it is kept."""
+        if batch.kept is None:
+            with torch.no_grad(), frozen_statistics(self.generator):
+                return self.made(batch, self._draws_of(rng))
+        made = self.made(batch, self._draws_of(rng))
+        batch.kept.put(made)
+        return detached(made)
+
+    def _draws_of(self, rng: Rng) -> Rng:
+        """The draws of what is made: with `same_images` one stream for both networks' steps."""
+        return Rng(rng.seed, ("made", *rng.stream[1:]), rng.index) if self._once and self.draws else rng
 
     def observe(self, phase: Phase, terms: Mapping[str, Tensor]) -> None:
         """Hands the signs of the discriminator's scores of real images to what steers the augmentation."""
@@ -385,7 +418,7 @@ class GAN(Model, Averaged):
 
     def run_averaged(self, batch: Batch, rng: Rng) -> None:
         """Makes the images that the discriminator would see."""
-        self.contests(batch, rng)
+        self.made(batch, rng)
 
     def effective(self) -> Mapping[str, Tensor]:
         """The generator's weights as spectral norm applies them."""
@@ -395,6 +428,16 @@ class GAN(Model, Averaged):
         """Makes sigma 1 for the averages of such weights."""
         divided = [name for name, _ in self.generator.named_parameters(GENERATOR) if name.endswith(".weight_orig")]
         rescale_average(average, divided)
+
+
+def detached(made: Any) -> Any:
+    """The same without gradients: a tensor, or tuples and mappings of them."""
+    if isinstance(made, Mapping):
+        return {name: detached(part) for name, part in made.items()}
+    if isinstance(made, tuple):
+        parts = [detached(part) for part in made]
+        return made._make(parts) if hasattr(made, "_make") else tuple(parts)  # pyright: ignore[reportAttributeAccessIssue]
+    return made.detach() if isinstance(made, Tensor) and made.requires_grad else made
 
 
 def weighted_terms(terms: Mapping[str, Tensor], weights: Mapping[str, float | Tensor], *, first_alone: bool = False) -> LossTerms:

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from triptych.core.batch import IMAGES_B, Batch, DataSpec
+from triptych.core.batch import Batch, DataSpec
 from triptych.core.config import config
 from triptych.core.rng import Rng
 from triptych.gans.augmentation import augmented
@@ -192,27 +192,27 @@ class MUNIT(UnpairedGAN):
 
     # Training -----------------------------------------------------------------------------------------------------------
 
-    def run(self, batch: Batch, rng: Rng, *, reconstruct: bool = False, cycle: bool = False, latents: bool = False) -> Translations:
-        """Translations both ways in random styles or in the images' own; the way back is in those of the images in any case."""
-        config, (style_a, style_b) = self.config, self._styles(rng)
-        encode_translations = config.content_recon_weight > 0 or config.style_recon_weight > 0
-        within = config.style_recon_within_weight > 0 or config.content_recon_within_weight > 0
-        return self.generator(
-            images_a=batch.images,
-            images_b=batch.inputs[IMAGES_B],
-            random_style_a=style_a,
-            random_style_b=style_b,
-            encode_translations=latents and encode_translations,
-            reconstruct=reconstruct or (latents and (within or (config.gan_recon and config.adversarial_weight > 0))),
-            cycle=cycle,
-        )
+    @property
+    def draws(self) -> bool:
+        """Whether translations have random styles."""
+        return self.config.random_style
 
-    def _styles(self, rng: Rng) -> tuple[Tensor | None, Tensor | None]:
-        """Of the translations to a and to b, (b, style_dims, 1, 1); None: those of the images."""
-        if not self.config.random_style:
-            return None, None
+    def random_styles_of(self, rng: Rng) -> dict[str, Float[Tensor, "b style_dims 1 1"]]:
+        """Those of the translations to a and to b, unless they have those of the images; the way back has these in any case."""
+        if not self.draws:
+            return {}
         dims = self.generator.style_dims
-        return rng.normal("style_a", dims, 1, 1), rng.normal("style_b", dims, 1, 1)
+        return {"random_style_a": rng.normal("style_a", dims, 1, 1), "random_style_b": rng.normal("style_b", dims, 1, 1)}
+
+    @property
+    def latents_needed(self) -> dict[str, bool]:
+        """See `UnpairedGAN`."""
+        config = self.config
+        within = config.style_recon_within_weight > 0 or config.content_recon_within_weight > 0
+        return {
+            "encode_translations": config.content_recon_weight > 0 or config.style_recon_weight > 0,
+            "reconstruct": within or (config.gan_recon and config.adversarial_weight > 0),
+        }
 
     @property
     def weights(self) -> Mapping[str, float]:
@@ -228,16 +228,14 @@ class MUNIT(UnpairedGAN):
         others = self.fooled(batch, rng, a=out.images_aa, b=out.images_bb)
         return {name: 0.5 * (loss + others[name]) for name, loss in terms.items()}
 
-    def latent_terms(self, out: Translations, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
+    def latent_terms(self, out: Translations) -> dict[str, Float[Tensor, " b"]]:
         """The distances of contents and styles, and the divergence of the images' styles.
 
         Contents of images are fixed targets; so is an image's style within its domain. A style that a translation was given is not: where
         it is that of an image, both are moved.
         """
-        own_a, own_b = out.style_a, out.style_b
-        assert own_a is not None and own_b is not None
-        drawn_a, drawn_b = self._styles(rng)
-        style_a, style_b = own_a if drawn_a is None else drawn_a, own_b if drawn_b is None else drawn_b
+        own_a, own_b, style_a, style_b = out.style_a, out.style_b, out.given_a, out.given_b
+        assert own_a is not None and own_b is not None and style_a is not None and style_b is not None
         content_a, content_b = out.content_a.detach(), out.content_b.detach()
         terms = {
             "content_recon": lambda: distance(out.content_ab, content_a) + distance(out.content_ba, content_b),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from triptych.core.errors import ConfigError
 from triptych.gans.weight_norms import Conv2d, Linear, WeightNorm
 from triptych.nn.batch_norm import BatchNorm1d, BatchNorm2d
 from triptych.nn.enlarging import Border
+from triptych.nn.one_hot import looked_up
 from triptych.nn.precision import widened
 from triptych.nn.resample import resized
 
@@ -231,10 +232,12 @@ class SpatialNormLayer(ConditionalNorm):
         """gamma and beta (b, channels, h, w) of a map, at that size."""
         if isinstance(condition, GeneratedMap):
             return own_convolution(resized(condition.map, size, mode="nearest"), condition.weight, condition.bias).chunk(2, dim=1)
-        x = resized(condition, size, mode="nearest")
         mlp = self.mlps[index]
         assert isinstance(mlp, nn.ModuleDict)
         layers = list(mlp.values())
+        first = _inner(layers[0] if layers else self.gammas[index])
+        ones = looked_up(condition, outputs=first.out_channels) if first.padding_mode == "zeros" else None
+        x = resized(condition, size, mode="nearest") if ones is None else ones.resized(size)
         for layer in layers if self.separate else layers[:-1]:
             x = F.relu(_inner(layer)(x))
         if self.separate:
@@ -251,5 +254,5 @@ def _named(layer: nn.Module) -> nn.Module:
     return nn.ModuleDict({"layers": nn.ModuleDict({"conv": layer})})
 
 
-def _inner(block: nn.Module) -> nn.Module:
+def _inner(block: nn.Module) -> Any:
     return block["layers"]["conv"]  # pyright: ignore[reportIndexIssue]

@@ -13,7 +13,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import partial
-from typing import ClassVar
+from types import MappingProxyType
+from typing import ClassVar, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -70,6 +71,16 @@ class PairedGANConfig(GANConfig):
         check_perceptual(spec, weight=self.perceptual_weight, perceptual=self.perceptual)
 
 
+class Painted(NamedTuple):
+    """Label maps, and what was made of them."""
+
+    label: Float[Tensor, "b n h w"]
+    "As the discriminator sees them beside images."
+    images: Float[Tensor, "b c h w"]
+    terms: Mapping[str, Float[Tensor, " b"]] = MappingProxyType({})
+    "Of the way to the images, for the generator."
+
+
 class PairedGAN(TranslationGAN):
     """A GAN whose images are made from label maps."""
 
@@ -95,28 +106,21 @@ class PairedGAN(TranslationGAN):
     # What a model says --------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def generated(self, batch: Batch, label: Tensor, rng: Rng) -> tuple[Tensor, dict[str, Tensor]]:
-        """In training, the images (b, c, h, w) of label maps (b, n, h, w), and terms (b,) of the way to them."""
-
-    @abstractmethod
     def deterministic(self, batch: Batch, label: Float[Tensor, "b n h w"]) -> Float[Tensor, "b c h w"]:
         """In evaluation mode, the images of label maps with nothing drawn, to be compared with the real ones."""
 
     # Training -----------------------------------------------------------------------------------------------------------
 
-    def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
+    def contests(self, made: Painted, batch: Batch, rng: Rng) -> list[Contest]:
         """One: real and generated images, each with the label map, which is augmented as its image is."""
-        label = self.labels(batch.inputs)
-        return [self._contest(batch, label, self.generated(batch, label, rng)[0], rng)]
+        return [self._contest(batch, made.label, made.images, rng)]
 
     def _contest(self, batch: Batch, label: Tensor, fake: Tensor, rng: Rng) -> Contest:
         return self.contest(batch.images, fake, rng, discriminate=lambda view: partial(self.discriminator, label=view(label, maps=True)))
 
-    def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
+    def generator_terms(self, made: Painted, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """adversarial, feature_matching, perceptual and l1 as far as they have weight, and what the model adds."""
-        label = self.labels(batch.inputs)
-        fake, terms = self.generated(batch, label, rng)
-        return terms | self.judged(batch, label, fake, rng)
+        return {**made.terms, **self.judged(batch, made.label, made.images, rng)}
 
     def judged(self, batch: Batch, label: Tensor, fake: Tensor, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """The generator's terms of its images: adversarial, feature_matching, perceptual and l1, those that have weight."""

@@ -32,7 +32,7 @@ from triptych.gans.instance_features import FeatureEncoder, FeatureEncoderConfig
 from triptych.gans.label_maps import LabelMaps, class_channels
 from triptych.gans.layers import BlockOptions, ConvBlock, ResBlock, Stack, Wrapped, doubling
 from triptych.gans.norms import Norm, NormKind
-from triptych.gans.paired_base import PairedGAN, PairedGANConfig
+from triptych.gans.paired_base import Painted, PairedGAN, PairedGANConfig
 from triptych.gans.translation_base import GeneratorConfig
 from triptych.gans.weight_norms import WeightNorm
 from triptych.nn.collectives import gathered
@@ -240,12 +240,18 @@ class Pix2PixHD(PairedGAN):
         alone, here = "generator.global_model.model.", "generator.global_model."
         return {here + name.removeprefix(alone) if name.startswith(alone) else name: tensor for name, tensor in tensors.items()}
 
-    def generated(self, batch: Batch, label: Float[Tensor, "b n h w"], rng: Rng) -> tuple[Tensor, dict[str, Tensor]]:
-        """The images with the looks of the real ones' instances; no term."""
-        return self.deterministic(batch, label), {}
+    @property
+    def draws(self) -> bool:
+        """It does not."""
+        return False
+
+    def made(self, batch: Batch, rng: Rng) -> Painted:
+        """What `deterministic` makes."""
+        label = self.labels(batch.inputs)
+        return Painted(label, self.deterministic(batch, label))
 
     def deterministic(self, batch: Batch, label: Float[Tensor, "b n h w"]) -> Float[Tensor, "b c h w"]:
-        """The same."""
+        """The images with the looks of the real ones' instances."""
         return self.generator(label=label, features=self._features(batch.images, batch.inputs) if self.num_clusters else None)
 
     def example(self, batch: Batch, *, settings: Config) -> Example:

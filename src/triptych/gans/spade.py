@@ -31,7 +31,7 @@ from triptych.gans.label_maps import LabelMaps
 from triptych.gans.layers import BlockOptions, ConvBlock, LinearBlock, ResBlock
 from triptych.gans.losses import gaussian_kl
 from triptych.gans.norms import NO_NORM, AdaptiveNorm, Norm, NormKind, SpatialNorm
-from triptych.gans.paired_base import PairedGAN, PairedGANConfig
+from triptych.gans.paired_base import Painted, PairedGAN, PairedGANConfig
 from triptych.gans.translation_base import GeneratorConfig
 from triptych.gans.weight_norms import WeightNorm
 from triptych.nn.precision import widened
@@ -350,13 +350,19 @@ class SPADE(PairedGAN):
         if self.style_dims is not None:
             self.styles, self.random_styles = "optional", True
 
-    def generated(self, batch: Batch, label: Tensor, rng: Rng) -> tuple[Tensor, dict[str, Tensor]]:
+    @property
+    def draws(self) -> bool:
+        """Whether there is a style code."""
+        return self.config.generator.style_dims is not None
+
+    def made(self, batch: Batch, rng: Rng) -> Painted:
         """The images in the style of the real ones, drawn from what their encoder says; kl, of that and N(0, I)."""
+        label = self.labels(batch.inputs)
         if self.style_dims is None:
-            return self.generator(label=label).fake_images, {}
+            return Painted(label, self.generator(label=label).fake_images)
         out = self.generator(label=label, images=batch.images, noise=rng.normal("style", self.style_dims))
         assert out.mu is not None
-        return out.fake_images, {"kl": gaussian_kl(out.mu, out.logvar)} if self.config.kl_weight > 0 else {}
+        return Painted(label, out.fake_images, {"kl": gaussian_kl(out.mu, out.logvar)} if self.config.kl_weight > 0 else {})
 
     def deterministic(self, batch: Batch, label: Float[Tensor, "b n h w"]) -> Float[Tensor, "b c h w"]:
         """The images in the style z = 0, the mean of N(0, I): the encoder would be shown the answer."""

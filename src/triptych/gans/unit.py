@@ -13,14 +13,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar, Literal, Self
 
-from triptych.core.batch import IMAGES_B, Batch, DataSpec
+from triptych.core.batch import DataSpec
 from triptych.core.config import config
-from triptych.core.rng import Rng
 from triptych.gans.autoencoder import AutoEncoder, ContentEncoder, Decoder, doubled, halved
 from triptych.gans.layers import BlockOptions, BlockOrder
 from triptych.gans.norms import Norm, NormKind
 from triptych.gans.translation_base import GeneratorConfig
-from triptych.gans.unpaired_base import BothDomains, Translations, UnpairedConfig, UnpairedGAN
+from triptych.gans.unpaired_base import BothDomains, UnpairedConfig, UnpairedGAN
 from triptych.gans.weight_norms import WeightNorm
 
 
@@ -110,6 +109,7 @@ class UNIT(UnpairedGAN):
     def __init__(self, config: UNITConfig, spec: DataSpec) -> None:
         super().__init__(config, spec, UNITGenerator(config.generator, image_channels=spec.channels))
 
-    def run(self, batch: Batch, rng: Rng, *, reconstruct: bool = False, cycle: bool = False, latents: bool = False) -> Translations:
-        """Translations both ways. Nothing is drawn, and no term needs more than the images."""
-        return self.generator(images_a=batch.images, images_b=batch.inputs[IMAGES_B], reconstruct=reconstruct, cycle=cycle)
+    @property
+    def draws(self) -> bool:
+        """It does not."""
+        return False

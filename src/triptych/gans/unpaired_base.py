@@ -5,11 +5,10 @@ In all names a is the domain of `Batch.images`, b that of the input `IMAGES_B`, 
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from jaxtyping import Float
@@ -42,6 +41,9 @@ class Translations(NamedTuple):
     content_b: Tensor
     style_a: Tensor | None = None
     style_b: Tensor | None = None
+    given_a: Tensor | None = None
+    "The style that translations to a have; `given_b`: those to b."
+    given_b: Tensor | None = None
     content_ab: Tensor | None = None
     content_ba: Tensor | None = None
     style_ab: Tensor | None = None
@@ -69,25 +71,28 @@ class BothDomains(nn.Module):
         encode_translations: bool = False,
         reconstruct: bool = True,
         cycle: bool = True,
+        begun: Translations | None = None,
     ) -> Translations:
         """Translations both ways of images whose sides are multiples of `GeneratorConfig.stride`.
 
         `random_style_a`, `random_style_b`: styles of the translations to a and to b; None: those of the images.
         `encode_translations`: also the contents and styles of the translations; `reconstruct`: also each image through its own
-        auto-encoder; `cycle`: also the translations back, in their own styles.
+        auto-encoder; `cycle`: also the translations back, in their own styles. `begun`: what was made without all of these.
         """
-        a, b = self.autoencoder_a, self.autoencoder_b
-        (content_a, style_a), (content_b, style_b) = a.encode(images_a), b.encode(images_b)
-        images_ba = a.decode(content_b, style_a if random_style_a is None else random_style_a)
-        images_ab = b.decode(content_a, style_b if random_style_b is None else random_style_b)
-        out = Translations(images_ab, images_ba, content_a, content_b, style_a, style_b)
+        a, b, out = self.autoencoder_a, self.autoencoder_b, begun
+        if out is None:
+            (content_a, style_a), (content_b, style_b) = a.encode(images_a), b.encode(images_b)
+            given_a = style_a if random_style_a is None else random_style_a
+            given_b = style_b if random_style_b is None else random_style_b
+            images_ba, images_ab = a.decode(content_b, given_a), b.decode(content_a, given_b)
+            out = Translations(images_ab, images_ba, content_a, content_b, style_a, style_b, given_a, given_b)
         if encode_translations or cycle:
-            (content_ba, style_ba), (content_ab, style_ab) = a.encode(images_ba), b.encode(images_ab)
+            (content_ba, style_ba), (content_ab, style_ab) = a.encode(out.images_ba), b.encode(out.images_ab)
             out = out._replace(content_ab=content_ab, content_ba=content_ba, style_ab=style_ab, style_ba=style_ba)
             if cycle:
-                out = out._replace(images_aba=a.decode(content_ab, style_a), images_bab=b.decode(content_ba, style_b))
+                out = out._replace(images_aba=a.decode(content_ab, out.style_a), images_bab=b.decode(content_ba, out.style_b))
         if reconstruct:
-            out = out._replace(images_aa=a.decode(content_a, style_a), images_bb=b.decode(content_b, style_b))
+            out = out._replace(images_aa=a.decode(out.content_a, out.style_a), images_bb=b.decode(out.content_b, out.style_b))
         return out
 
 
@@ -177,23 +182,35 @@ class UnpairedGAN(TranslationGAN):
 
     # Training -----------------------------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def run(self, batch: Batch, rng: Rng, *, reconstruct: bool = False, cycle: bool = False, latents: bool = False) -> Translations:
-        """Translations both ways. `reconstruct`, `cycle`: as the generator has it; `latents`: also what all further terms need."""
+    def random_styles_of(self, rng: Rng) -> dict[str, Float[Tensor, "b style_dims 1 1"]]:
+        """The styles that translations have in training, as the generator's forward takes them; empty: those of the images."""
+        return {}
 
-    def latent_terms(self, out: Translations, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
+    @property
+    def latents_needed(self) -> dict[str, bool]:
+        """What `latent_terms` and `adversarial_terms` need beside translations: `encode_translations`, `reconstruct` of the generator."""
+        return {"encode_translations": False, "reconstruct": False}
+
+    def latent_terms(self, out: Translations) -> dict[str, Float[Tensor, " b"]]:
         """The terms of contents and styles."""
         return {}
 
-    def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
-        """a: the images of a, and those of b as a; b: the other way round."""
-        out = self.run(batch, rng)
-        return self._contests(batch, rng, a=out.images_ba, b=out.images_ab)
+    def _run(self, batch: Batch, **wanted: Any) -> Translations:
+        return self.generator(images_a=batch.images, images_b=batch.inputs[IMAGES_B], **wanted)
 
-    def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
+    def made(self, batch: Batch, rng: Rng) -> Translations:
+        """Translations both ways alone."""
+        return self._run(batch, **self.random_styles_of(rng), reconstruct=False, cycle=False)
+
+    def contests(self, made: Translations, batch: Batch, rng: Rng) -> list[Contest]:
+        """a: the images of a, and those of b as a; b: the other way round."""
+        return self._contests(batch, rng, a=made.images_ba, b=made.images_ab)
+
+    def generator_terms(self, made: Translations, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """adversarial_a and adversarial_b; of each other term the sum over both domains."""
-        weights = self.weights
-        out = self.run(batch, rng, reconstruct=weights["image_recon"] > 0, cycle=weights["cycle_recon"] > 0, latents=True)
+        weights, needed = self.weights, self.latents_needed
+        reconstruct = needed["reconstruct"] or weights["image_recon"] > 0
+        out = self._run(batch, begun=made, **{**needed, "reconstruct": reconstruct}, cycle=weights["cycle_recon"] > 0)
         terms = self.adversarial_terms(batch, out, rng) if weights["adversarial_a"] > 0 else {}
         if weights["image_recon"] > 0:
             terms["image_recon"] = _image_recon(batch, out)
@@ -202,7 +219,7 @@ class UnpairedGAN(TranslationGAN):
         if self.perceptual is not None:
             to_b, to_a = self.perceptual(out.images_ab, batch.images), self.perceptual(out.images_ba, batch.inputs[IMAGES_B])
             terms["perceptual"] = to_b + to_a
-        return terms | self.latent_terms(out, rng)
+        return terms | self.latent_terms(out)
 
     def adversarial_terms(self, batch: Batch, out: Translations, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """Of the translations: adversarial_a of those to a, adversarial_b of those to b."""
@@ -220,7 +237,7 @@ class UnpairedGAN(TranslationGAN):
 
     def distances(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """reconstruction: of images from their own auto-encoder and from the way back, summed; then each of the two."""
-        out = self.run(batch, rng, reconstruct=True, cycle=True)
+        out = self._run(batch, **self.random_styles_of(rng), reconstruct=True, cycle=True)
         images, cycle = _image_recon(batch, out), _cycle_recon(batch, out)
         return {"reconstruction": images + cycle, "image_recon": images, "cycle_recon": cycle}
 

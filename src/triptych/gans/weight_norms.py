@@ -16,8 +16,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from triptych.nn import one_hot
 from triptych.nn.convolution import fast_convolution
 from triptych.nn.enlarging import Border, convolved_enlarged, padded
+from triptych.nn.one_hot import OneHot, looked_up
 
 WeightNorm = Literal["none", "spectral", "weight"]
 
@@ -48,9 +50,14 @@ class Conv2d(nn.Conv2d):
         self.enlarges = enlarges
         _reparametrize(self, weight_norm)
 
-    def forward(self, input: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d _ _"]:
-        """The convolution."""
-        weight = normalised_weight(self)
+    def forward(self, input: Float[Tensor, "b c h w"] | OneHot) -> Float[Tensor, "b d _ _"]:
+        """The convolution. A OneHot has zeros around it, and is not enlarged."""
+        weight, ones = normalised_weight(self), input
+        if isinstance(input, Tensor) and self.padding_mode == "zeros" and not self.enlarges:
+            ones = looked_up(input, outputs=self.out_channels)
+        if isinstance(ones, OneHot):
+            return one_hot.convolved(ones, weight, self.bias, stride=self.stride[0], padding=int(self.padding[0]))
+        assert isinstance(input, Tensor)
         if self.enlarges:
             return convolved_enlarged(input, weight, self.bias, border=self.padding_mode)  # type: ignore[arg-type]
         if self.kernel_size == (1, 1) and self.stride != (1, 1) and self.padding == (0, 0):

@@ -344,7 +344,8 @@ class ClassScores(OriginalNetwork):
 
 
 def _present(out: NamedTuple) -> Outputs:
-    return {name: value for name, value in out._asdict().items() if value is not None}
+    """What the original gives too, by its names."""
+    return {name: value for name, value in out._asdict().items() if value is not None and name not in ("given_a", "given_b", "content")}
 
 
 def _one_or_list(values: tuple[Any, ...]) -> Any:

@@ -1,0 +1,167 @@
+"""What both networks learn from is made once where both steps see the same: same losses and gradients, one pass of the generator."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.contract.kinds import able
+from tests.contract.moved import first_batch, moved_model
+from tests.contract.shrink import shrunk
+from tests.engine.toys import make_loop, run
+from tests.gans.toy_gan import Toy, images_of, toy
+from triptych.core.batch import Batch, Kept
+from triptych.core.model import LossTerms, Phase, TrainingProgress
+from triptych.core.rng import Rng
+from triptych.engine.loop import Loop
+from triptych.gans.clip_base import ClipGANConfig
+from triptych.gans.from_noise import NoiseGANConfig
+from triptych.gans.model import GAN, GANConfig, detached
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+ONE_OF_EACH = {type(model): name for name in able("translate") if isinstance(model := shrunk(name).model, GANConfig)}
+COUNT = 4
+DRAWING = {"MUNITConfig", "SPADEConfig"}
+"""Kinds whose recipes draw what they make."""
+
+
+def passes(model: GAN) -> list[bool]:
+    """Whether gradients were wanted in each pass of the generator from now on, or of the first layer that has weights."""
+    found: list[bool] = []
+    model.generator.register_forward_hook(lambda *_: found.append(torch.is_grad_enabled()))
+    return found
+
+
+def phase_of(model: GAN, name: str) -> Phase:
+    return next(phase for phase in model.phases if phase.name == name)
+
+
+def step(model: GAN, name: str, batch: Batch, *, frame: int = 0) -> tuple[LossTerms, list[Tensor | None]]:
+    """The terms of a phase, and the gradients of its networks, set as the engine sets them."""
+    phase = phase_of(model, name)
+    begun = phase.begins if batch.kept is not None else ()
+    for network in ("generator", "discriminator"):
+        getattr(model, network).requires_grad_(network in (*phase.networks, *begun))
+    model.prepare(phase, TrainingProgress(0, len(batch), 100, frame))
+    terms = model.loss(phase, batch, Rng(0, (name, frame), batch.index))
+    return terms, list(torch.autograd.grad(terms.loss.sum(), list(getattr(model, name).parameters()), allow_unused=True))
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH.values())
+def test_losses_and_gradients_are_the_same(name: str) -> None:
+    config = shrunk(name)
+    assert isinstance(config.model, GANConfig)
+    plain = moved_model(config)
+    assert isinstance(plain, GAN) and plain.draws == (type(config.model).__name__ in DRAWING)
+    once = phase_of(plain, "discriminator").begins == ("generator",)
+    assert once == (not plain.draws or config.model.same_images)
+    model, batch = moved_model(replace(config, model=replace(config.model, same_images=True))), first_batch(config)
+    assert isinstance(model, GAN) and phase_of(model, "discriminator").begins == ("generator",)
+    inputs = {k: v.double() if v.is_floating_point() else v for k, v in batch.inputs.items()}
+    batch = replace(batch, images=batch.images.double(), inputs=inputs)
+    found: dict[bool, list[Any]] = {}
+    for keeps in (False, True):
+        ran, now, found[keeps] = passes(model), batch, []
+        for frame in range(3 if isinstance(config.model, ClipGANConfig) else 1):
+            now = replace(now, kept=Kept() if keeps else None)
+            for phase in ("discriminator", "generator"):
+                terms, gradients = step(model, phase, now, frame=frame)
+                found[keeps] += [terms.loss.detach(), *gradients]
+                now = replace(now, inputs={**now.inputs, **terms.carried})
+            assert now.kept is None or not now.kept.filled
+            assert ran.count(False) == (0 if keeps else frame + 1), "the discriminator's step has no pass of its own"
+    for ours, theirs in zip(found[True], found[False], strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_who_makes_once() -> None:
+    assert phase_of(toy(), "discriminator").begins == (), "each step has draws of its own"
+    assert phase_of(toy(same_images=True), "discriminator").begins == ("generator",)
+    for steps in ({"discriminator_steps": 2}, {"generator_steps": 2}):
+        assert phase_of(toy(same_images=True, **steps), "discriminator").begins == ()
+    assert not NoiseGANConfig().same_images
+
+
+def trained(root: Path, *, keeps: bool = True, model: Toy | None = None, **settings: Any) -> tuple[Loop, list[bool]]:
+    model = toy(same_images=True) if model is None else model
+    ran = passes(model)
+    loop = make_loop(model, root, total_images=24, **settings)
+    loop.turns._keeps = loop.turns._keeps and keeps
+    run(loop)
+    return loop, ran
+
+
+def test_a_training_is_the_same_with_and_without(tmp_path: Path) -> None:
+    """3 iterations of 8 images: one pass each, or two of all images, or of each microbatch."""
+    loop, ran = trained(tmp_path / "once")
+    assert ran == [True] * 3
+    for name, given, count in (("anew", {"keeps": False}, 6), ("parts", {"microbatch": 3}, 18)):
+        other, ran = trained(tmp_path / name, **given)
+        assert len(ran) == count and ran.count(False) == count // 2
+        for key, value in loop.model.state_dict().items():
+            torch.testing.assert_close(other.model.state_dict()[key], value, rtol=1e-9, atol=1e-12)
+    plain = trained(tmp_path / "drawn", model=toy())[0].model.state_dict()
+    assert any(not torch.allclose(plain[key], value) for key, value in loop.model.state_dict().items())
+
+
+@pytest.mark.parametrize("lacking", ["discriminator", "generator"])
+def test_what_does_not_fit_is_made_anew_in_parts(tmp_path: Path, lacking: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing is left of what was made of all images."""
+    left: list[weakref.ref[Tensor]] = []
+
+    class Hungry(Toy):
+        def made(self, batch: Batch, rng: Rng) -> Tensor:
+            images = super().made(batch, rng)
+            if len(batch) == 8:
+                left.append(weakref.ref(images))
+            return images
+
+        def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
+            terms = super().loss(phase, batch, rng)
+            if phase.name == lacking and len(batch) == 8:
+                raise MemoryError
+            gc.collect()
+            assert len(batch) == 8 or all(image() is None for image in left)
+            return terms
+
+    monkeypatch.setattr("tests.gans.toy_gan.Toy", Hungry)
+    loop, ran = trained(tmp_path / "lacking")
+    assert isinstance(loop.model, Hungry) and loop.microbatch.size == 4
+    first = [True, False, False] if lacking == "discriminator" else [True]
+    assert ran == [*first, True, True, *[False, False, True, True] * 2] and len(left) == 1
+    monkeypatch.undo()
+    other, _ = trained(tmp_path / "parts", microbatch=4)
+    for key, value in other.model.state_dict().items():
+        torch.testing.assert_close(loop.model.state_dict()[key], value, rtol=1e-9, atol=1e-12)
+
+
+def test_the_generator_has_no_gradients_of_the_discriminators_step() -> None:
+    model, batch = toy(same_images=True), replace(images_of(COUNT), kept=Kept())
+    model.loss(phase_of(model, "discriminator"), batch, Rng(0, ("discriminator", 0), batch.index)).loss.sum().backward()
+    assert all(parameter.grad is None for parameter in model.generator.parameters())
+    assert all(parameter.grad is not None for parameter in model.discriminator.parameters())
+    assert batch.kept is not None and batch.kept.filled
+
+
+def test_parts_of_a_batch_keep_nothing() -> None:
+    batch = replace(images_of(COUNT), kept=Kept())
+    assert batch[:COUNT].kept is None and batch[:2].kept is None
+    assert Kept().take() is None and not Kept().filled
+
+
+def test_what_is_detached() -> None:
+    x = torch.ones(2, requires_grad=True)
+    made = detached({"a": x * 2, "b": (x * 3, None, (x * 4,))})
+    assert not made["a"].requires_grad and not made["b"][0].requires_grad and made["b"][1] is None and not made["b"][2][0].requires_grad
+    label = torch.ones(2)
+    assert detached(label) is label, "what is known of a tensor is known of this one alone"
