@@ -149,6 +149,27 @@ def test_a_folder_that_cannot_be_replaced_stays(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["folder"] and (tmp_path / "folder" / "file").exists()
 
 
+@pytest.mark.parametrize("leads", ["to a folder", "to a file", "nowhere"])
+def test_a_folder_takes_the_place_of_a_link_and_leaves_nothing_beside_it(tmp_path, leads):
+    """Of a link that was put aside `shutil.rmtree` removes nothing; one that leads nowhere does not exist for `Path.exists`."""
+    kept, links = tmp_path / "kept", tmp_path / "links"
+    kept.mkdir()
+    links.mkdir()
+    (kept / "old").touch()
+    (links / "folder").symlink_to({"to a folder": kept, "to a file": kept / "old", "nowhere": tmp_path / "absent"}[leads])
+    with pytest.raises(OSError, match="No such file"):
+        replace_folder(links / "absent", links / "folder", aside=links / ".aside")
+    assert [path.name for path in links.iterdir()] == ["folder"] and (links / "folder").is_symlink(), "it stays"
+    (links / ".aside").symlink_to(kept)  # left by a process that was killed
+    for name in ("new", "newer"):
+        (links / name).mkdir()
+        (links / name / name).touch()
+        replace_folder(links / name, links / "folder", aside=links / ".aside")
+        assert [path.name for path in links.iterdir()] == ["folder"] and not (links / "folder").is_symlink()
+        assert [path.name for path in (links / "folder").iterdir()] == [name]
+    assert [path.name for path in kept.iterdir()] == ["old"]
+
+
 def test_a_lock_whose_file_was_removed_meanwhile_is_taken_anew(tmp_path, monkeypatch):
     """The first holder ends between the second one's opening and locking: what that locked is no longer the file of that name."""
     path, first = tmp_path / ".lock", Lock(tmp_path / ".lock")

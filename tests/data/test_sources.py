@@ -216,6 +216,20 @@ def test_the_split_does_not_depend_on_where_the_folder_lies(tmp_path):
     assert keys[0] == keys[1] and keys[0]
 
 
+def test_a_file_beside_the_folder_of_all_others_deals_anew_but_not_where_that_folder_is_named(tmp_path):
+    """A run does not keep which folder held all images when it began, so the page about data says what to do."""
+
+    def held(place):
+        validation = opened(place, validation_fraction=0.3, labels="none").validation
+        return {validation.key(k) for k in range(len(validation))}
+
+    folder = write_folder(tmp_path / "photos", [f"archive/{kind}/{k}.png" for kind in "ab" for k in range(20)])
+    before = held(folder)
+    assert held(folder / "archive") == before
+    write_folder(folder, ["cover.png"])
+    assert held(folder) != before and held(folder / "archive") == before
+
+
 # What the log says of the files
 
 

@@ -308,6 +308,17 @@ def test_prune_keeps_the_last_the_best_and_every_nth(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["000000090"]
 
 
+def test_of_a_checkpoint_that_is_a_link_the_link_is_removed(tmp_path: Path) -> None:
+    os.rename(save(tmp_path, 10), elsewhere := tmp_path.parent / f"{tmp_path.name}-elsewhere")
+    checkpoint_path(tmp_path, 10).symlink_to(elsewhere)
+    save(tmp_path, 20)
+    assert prune(tmp_path, keep_last=1, keep_every=None, best=None) == [10]
+    assert [p.name for p in tmp_path.iterdir()] == ["000000020"] and (elsewhere / "state.json").exists()
+    checkpoint_path(tmp_path, 30).symlink_to(elsewhere)
+    save(tmp_path, 30)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["000000020", "000000030"]
+
+
 def test_prune_keeps_the_first_at_or_after_each_multiple(tmp_path: Path) -> None:
     """Iterations end where batches end."""
     for number in range(12, 300, 12):
@@ -324,8 +335,14 @@ def test_sweep_removes_leftovers_and_restores_what_was_set_aside(tmp_path: Path)
     (tmp_path / ".old-000000020").mkdir()
     assert list_checkpoints(tmp_path) == [10, 20]
     assert load_checkpoint(checkpoint_path(tmp_path, 10)).files["model"]["w"].eq(4).all()
+    elsewhere = tmp_path.parent / f"{tmp_path.name}-elsewhere"
+    elsewhere.mkdir()
+    for name in (".old-000000020-moved", ".tmp-000000005-removed"):  # of checkpoints that were links to another disk
+        (tmp_path / name).symlink_to(elsewhere)
+    (tmp_path / "000000020-moved").mkdir()
     sweep(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["000000010", "000000020"]
+    (tmp_path / "000000020-moved").rmdir()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["000000010", "000000020"] and elsewhere.is_dir()
     assert load_checkpoint(checkpoint_path(tmp_path, 10)).files["model"]["w"].eq(4).all()
 
 

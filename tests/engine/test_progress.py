@@ -37,7 +37,7 @@ def test_plain_lines_at_log_points_only() -> None:
     first, second = stream.getvalue().splitlines()
     assert first == "resumed at 1,000 images"
     assert re.fullmatch(
-        r"1,100/10,000 images  50 images/s  loss 0\.1235  lr 0\.0001  grad norm 2  memory \d+\.\d\d GiB  2:58 left", second
+        r"1,100/10,000 images  50 images/s  loss 0\.1235  lr 0\.0001  grad norm 2  memory [\d.]+ [MG]B  2:58 left", second
     ), second
 
 

@@ -15,7 +15,7 @@ from triptych.recipes.catalogue import load_recipe
 
 LOG = """2026-01-02 03:04:05 adm-digits starts: run runs/a, 1,371,233 parameters, seed 0, float32
 2026-01-02 03:04:06 warning: few images
-2026-01-02 03:04:07 100/1,000 images  50 images/s  loss 0.5  memory 0.40 GiB  0:10 left
+2026-01-02 03:04:07 100/1,000 images  50 images/s  loss 0.5  memory 400 MB  0:10 left
 2026-01-02 03:04:08 samples/000000100.png: 0:12
 2026-01-02 03:04:09 stopped by SIGTERM at 200 images and saved; the same command goes on from there
 2026-01-02 03:05:05 adm-digits goes on at 200 images: run runs/a, 1,371,233 parameters, seed 0, float32

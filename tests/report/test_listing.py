@@ -64,6 +64,18 @@ def test_an_evaluation_in_training_is_no_loss(tmp_path: Path, capsys: pytest.Cap
     assert "loss 0.4, validation 0.6, kid 0.25 " in capsys.readouterr().out
 
 
+def test_sizes_are_in_the_units_of_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "a")
+    before = listed(tmp_path / "a").size_bytes
+    (tmp_path / "a/more").write_bytes(bytes(2_345_000 - before))
+    for place, said in ((tmp_path, "2.35 MB"), (tmp_path / "a", ", 2.35 MB, last written")):
+        assert main(["runs", str(place)]) == 0
+        assert said in capsys.readouterr().out
+    (tmp_path / "a/more").write_bytes(bytes(9_300 - before))
+    assert main(["runs", str(tmp_path)]) == 0
+    assert "9.3 KB" in capsys.readouterr().out, "as elsewhere, and not kB"
+
+
 def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
     padding = {f"denoise/term_{k}": 0.5 for k in range(60)}
     lines = tuple({"images": k, "denoise/loss": float(k), **padding} for k in range(1, 600))

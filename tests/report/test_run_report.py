@@ -44,7 +44,7 @@ def test_the_page_of_a_run_says_what_its_files_say(tmp_path: Path) -> None:
     (run / "evaluations/old.json").write_text(json.dumps(OLD_FORM))
     page = read_page(write_report(run))
     assert page.values == [0.01234567, 0.002, 2.476912, 0.0268]
-    for said in ("1,371,233", "adm-digits", "250", "of 40,000 images seen (1 %)", "begun again", "1.00 GiB", "went on at 200 images"):
+    for said in ("1,371,233", "adm-digits", "250", "of 40,000 images seen (1 %)", "begun again", "1.07 GB", "went on at 200 images"):
         assert said in page.text, said
     for said in ("0.008426 to 0.01627", "2.424 to 2.529", "log_prob -439.5", "kid_subset_size 1,000", "inception"):
         assert said in page.text, said
@@ -537,17 +537,17 @@ def test_the_best_checkpoint_is_marked_on_the_curve_that_decided_it(tmp_path: Pa
 
 
 def test_values_are_there_for_who_points_at_a_curve_and_for_who_cannot(tmp_path: Path) -> None:
-    lines = [{"images": 64 * k, "time": k, "denoise/loss": k / 8, "memory_bytes": 2**31} for k in range(1, 21)]
+    lines = [{"images": 64 * k, "time": k, "denoise/loss": k / 8, "memory_bytes": 2 * 10**9} for k in range(1, 21)]
     lines.append({"images": 1_280, "time": 21.0, "evaluation/kid": 0.5, "evaluation/kid_error": 0.1})
     text = write_report(made_run(tmp_path / "a", lines=lines)).read_text("utf-8")
     told = re.findall(r'data-images="([^"]*)" data-values="([^"]*)"', text)
     assert told[0][0].split(" ") == [str(64 * k) for k in range(1, 21)] and told[0][1].split(" ")[:3] == ["0.125", "0.25", "0.375"]
-    assert len(told) == 3 and set(told[2][1].split(" ")) == {"2"}, "once for each line, memory in GiB"
+    assert len(told) == 3 and set(told[2][1].split(" ")) == {"2"}, "once for each line, memory in GB"
     assert "dataset.images" in text and "dataset.values" in text
     page = read_page(text)
     words = re.sub(r"\s+", " ", page.text)
     assert "the last values denoise images seen value 704 1.375 768 1.5 " in words and "1,280 2.5" in words and "640 1.25" not in words
-    assert "1,280 0.5, 0.304 to 0.696" in words and "images seen value in GiB" in words
+    assert "1,280 0.5, 0.304 to 0.696" in words and "images seen value in GB" in words
 
 
 def test_tables_say_what_their_heads_are_of(tmp_path: Path) -> None:

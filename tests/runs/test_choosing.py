@@ -174,6 +174,16 @@ def test_folders_of_other_names_are_classes_and_no_pairs(tmp_path):
     assert seen.pairs is None and seen.classes == 2
 
 
+def test_advice_about_classes_names_no_setting_that_init_lacks(tmp_path, capsys):
+    """A training is told to set data.labels."""
+    write_folder(tmp_path, ["cat/a.png", "dog/b.png"], size=(32, 32))
+    (tmp_path / "emu").mkdir()
+    assert main(["init", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/emu: a sub-folder without images, but sub-folders are classes: move or mend it, or choose a recipe" in said
+    assert "train it with --data.labels none, which init does not set" in said and "set data.labels" not in said
+
+
 def test_nothing_to_learn_is_said(tmp_path):
     with pytest.raises(DataError, match="no images to train on"):
         look(tmp_path)

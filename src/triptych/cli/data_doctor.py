@@ -72,6 +72,18 @@ class DoctorOptions(Config):
     "Of pairs: the folder of instance maps."
     conditions: tuple[str, ...] = ()
     "Of pairs: folders of other images to make them from."
+    clips: bool = False
+    "The pairs are frames of clips; so they are with one of the five folders below, which are looked at too."
+    points: str | None = None
+    "Of clips: the folder of the maps of points, as data.points says it."
+    flow: str | None = None
+    "Of clips: the folder of the true flow, as data.flow says it."
+    limbs: str | None = None
+    "Of clips: the folder of the maps of limbs, as data.limbs says it."
+    densepose: str | None = None
+    "Of clips: the folder of DensePose's maps, as data.densepose says it."
+    landmarks: str | None = None
+    "Of clips whose faces are cut out: the folder of their points, as data.landmarks says it."
     width: int | None = None
     "Of pairs: the width that they are trained at, where it is not the image size."
 
@@ -87,19 +99,31 @@ class DoctorOptions(Config):
             for name in ("num_classes", "dont_care", "blank", "width"):
                 self.require(not getattr(self, name), name, "nothing unless --maps, --instances or --conditions say that these are pairs")
         self.require(not (self.blank and self.dont_care), "blank", "one of it and --dont-care")
+        made_of = self.maps or self.instances or self.conditions or self.limbs or self.densepose
+        known = "the folder of the class maps, unless --instances, --conditions, --limbs or --densepose say what frames are made from"
+        self.require(bool(made_of) or not self.are_clips, "maps", known)
+        self.require(self.quarantine is None or not self.are_clips, "quarantine", "nothing for clips: no frame can be left out of its clip")
+
+    @property
+    def are_clips(self) -> bool:
+        """Whether the images are frames of clips."""
+        return self.clips or any(getattr(self, name) is not None for name in ("points", "flow", "limbs", "densepose", "landmarks"))
 
     @property
     def are_pairs(self) -> bool:
-        """Whether the images are pairs."""
-        return bool(self.maps or self.instances or self.conditions)
+        """Whether the images are pairs, or frames of clips."""
+        return bool(self.maps or self.instances or self.conditions) or self.are_clips
 
     def data(self, path: str) -> DataConfig:
         """The configuration of the images at a path. Raises ConfigError."""
+        from triptych.data.clips import ClipDataConfig
         from triptych.data.pairs import PairedDataConfig
 
-        kind = PairedDataConfig if self.are_pairs else DataConfig
+        kind = ClipDataConfig if self.are_clips else PairedDataConfig if self.are_pairs else DataConfig
         names = {field.name for field in dataclasses.fields(kind)} & {field.name for field in dataclasses.fields(self)}
         values = {name: getattr(self, name) for name in names if name != "image_size" or self.image_size is not None}
+        if self.are_clips:
+            values |= {"flip": False, "cut_out": "none" if self.landmarks is None else "face"}
         return kind(path=str(user_path(path)), **values)
 
 

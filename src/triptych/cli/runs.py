@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from triptych.cli.output import show_page
 from triptych.core.errors import ConfigError, printable
+from triptych.core.memory import in_bytes
 
 if TYPE_CHECKING:
     from triptych.report.listing import Listed
@@ -49,7 +50,8 @@ def table(listing: list[Listed], folder: Path) -> str:
     """The runs, a line for each."""
     heads = ("run", "recipe", "images seen", "newest figures", "disk", "last written")
     rows = [
-        (str(run.root), run.recipe, _images(run), run.fault or _figures(run), _size(run.size_bytes), _date(run.written)) for run in listing
+        (str(run.root), run.recipe, _images(run), run.fault or _figures(run), in_bytes(run.size_bytes), _date(run.written))
+        for run in listing
     ]
     rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(row[k]) for row in [heads, *rows]) for k in range(len(heads))]
@@ -61,16 +63,16 @@ def page(run: Listed) -> str:
     """All that is to be said of one run."""
     from triptych.report.listing import checkpoints, pictures, snapshots
 
-    lines = [f"{run.root}: {run.recipe}, {_images(run)} images seen, {_size(run.size_bytes)}, last written {_date(run.written)}"]
+    lines = [f"{run.root}: {run.recipe}, {_images(run)} images seen, {in_bytes(run.size_bytes)}, last written {_date(run.written)}"]
     lines += [run.fault] if run.fault else []
     lines += [f"  {name}  {value:.4g}" for name, value in run.figures.items()]
     stored, drawn = checkpoints(run.root), pictures(run.root)
     lines += ["", "checkpoints" if stored else "no checkpoints"]
     lines += [
-        f"  {one.images_seen:>12,} images  {_size(one.size_bytes):>8}  {_date(one.written)}{'  best' if one.is_best else ''}"
+        f"  {one.images_seen:>12,} images  {in_bytes(one.size_bytes):>8}  {_date(one.written)}{'  best' if one.is_best else ''}"
         for one in stored
     ]
-    lines += [] if not (taken := snapshots(run.root)) else ["", f"{taken.count} snapshots of averages  {_size(taken.size_bytes)}"]
+    lines += [] if not (taken := snapshots(run.root)) else ["", f"{taken.count} snapshots of averages  {in_bytes(taken.size_bytes)}"]
     left_out = max(0, len(drawn) - _MOST_PICTURES)
     lines += ["", "pictures" if drawn else "no pictures", *([f"  {left_out} older ones"] if left_out else [])]
     lines += [f"  {path}" for path in drawn[left_out:]]
@@ -94,14 +96,6 @@ def _figures(run: Listed) -> str:
         f"{'validation' if name.startswith('validation/') else name.rpartition('/')[2]} {value:.4g}" for name, value in run.figures.items()
     ]
     return ", ".join(parts) or "none yet"
-
-
-def _size(count: int) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000  # type: ignore[assignment]
-    return f"{count:.3g} GB"
 
 
 def _date(seconds: float) -> str:

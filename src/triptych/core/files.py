@@ -59,18 +59,21 @@ def write_text(path: Path, text: str) -> None:
 
 
 def replace_folder(temporary: Path, target: Path, *, aside: Path) -> None:
-    """Renames a finished folder to its name. Another of that name is first renamed to `aside`, and removed at the end. Raises OSError."""
-    if target.exists():
-        shutil.rmtree(aside, ignore_errors=True)
+    """Renames a finished folder to its name. What has that name is first renamed to `aside`, and removed at the end. Raises OSError.
+
+    Where that is a link, the folder takes the place of the link, and what the link leads to stays as it is.
+    """
+    if os.path.lexists(target):  # a link that leads nowhere is in the way too
+        remove(aside)
         os.rename(target, aside)
     try:
         os.rename(temporary, target)
     except OSError:
-        if aside.exists():
+        if os.path.lexists(aside):
             os.rename(aside, target)
         raise
     sync(target.parent)
-    shutil.rmtree(aside, ignore_errors=True)
+    remove(aside)
 
 
 def sweep(folder: Path) -> None:

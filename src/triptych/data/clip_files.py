@@ -51,8 +51,9 @@ def open_clip_files(root: Path, types: Mapping[str, str]) -> ClipFiles:
     """
     files = open_types(root, types, folder=open_clips)
     by_stem = {name: stems(images) for name, images in files.items()}
-    if (root / SEQUENCES).is_file() and all(isinstance(images, Archive) for images in files.values()):
-        return _listed(root, files, by_stem)
+    found = by_list(root, files, by_stem)
+    if found is not None:
+        return found
     keys, files, numbers = agreed(root, files, by_place(root, files, by_stem))
     return ClipFiles(keys, files, numbers, clips_of(keys))
 
@@ -106,9 +107,11 @@ def by_place(root: Path, files: Mapping[str, object], by_stem: Mapping[str, dict
     return renamed
 
 
-def _listed(root: Path, files: dict[str, Files], by_stem: Mapping[str, dict[str, int]]) -> ClipFiles:
-    """The frames that the list beside LMDBs names."""
+def by_list(root: Path, files: Mapping[str, Files], by_stem: Mapping[str, dict[str, int]]) -> ClipFiles | None:
+    """The frames that the list beside LMDBs names; None where there is none. Raises DataError for one that an LMDB lacks."""
     path = root / SEQUENCES
+    if not (path.is_file() and all(isinstance(images, Archive) for images in files.values())):
+        return None
     keys, clips, stored = list[str](), dict[str, list[int]](), list[str]()
     for sequence, names in _sequences(path).items():
         clips[sequence] = list(range(len(keys), len(keys) + len(names)))
@@ -123,7 +126,7 @@ def _listed(root: Path, files: dict[str, Files], by_stem: Mapping[str, dict[str,
                 f"{root / name}: has no frame {missing[0]}{more}, which {path} names; make it again with it, or take it out there"
             )
     return ClipFiles(
-        keys, files, {name: np.array([numbers[key] for key in stored], dtype=np.int64) for name, numbers in by_stem.items()}, clips
+        keys, dict(files), {name: np.array([numbers[key] for key in stored], dtype=np.int64) for name, numbers in by_stem.items()}, clips
     )
 
 

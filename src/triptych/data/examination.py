@@ -105,9 +105,11 @@ class Examination:
         """What is to be left out, by its key, and why: what would stop a training, and of exact duplicates all but one.
 
         Of pairs it is the key of the image to be made, and duplicates stay; those that lack a partner, or have two, have to be mended.
-        Where an image is one of `--against` too, none stays.
+        Where an image is one of `--against` too, none stays. Of clips nothing can be left out.
         """
         why: dict[str, str] = {}
+        if not self.subjects.skips:
+            return why
         leaders: dict[int, int] = {}
         for pair in () if self.subjects.pairs is None else self.subjects.pairs.tolist():
             leaders |= dict.fromkeys(pair, pair[0])
@@ -273,9 +275,14 @@ def _single(
 
 
 def _sizes_of_pairs(subjects: Subjects, rows: np.ndarray, left_out: np.ndarray) -> Iterator[Finding]:
-    if subjects.pairs is None or not len(subjects.pairs):
-        return
-    pairs = subjects.pairs[rows["decoded"][subjects.pairs].all(1) & ~left_out[subjects.pairs].any(1)]
+    groups = [] if subjects.pairs is None else [subjects.pairs]
+    for group in (*groups, np.array(subjects.alike, dtype=np.int64).reshape(-1, 2)):
+        if len(group):
+            yield from _of_two_sizes(subjects, rows, group[rows["decoded"][group].all(1) & ~left_out[group].any(1)])
+
+
+def _of_two_sizes(subjects: Subjects, rows: np.ndarray, pairs: np.ndarray) -> Iterator[Finding]:
+    """Which items (p, n) have another size than the first of their row."""
     widths, heights = rows["width"][pairs], rows["height"][pairs]
     differ = (widths != widths[:, :1]) | (heights != heights[:, :1])
     if differ.any():

@@ -44,7 +44,7 @@ FAULTS = (
     Fault("small", True, "smaller than the image size", "choose a smaller --image-size, train with --data.enlarge, or leave it out"),
     Fault("partner", True, "lack a partner", "add the missing member of the pair, or remove the ones that are there"),
     Fault("double", True, "the same name but for its ending", "remove one of the two files"),
-    Fault("sizes", True, "members of a pair differ in size", "make them one size"),
+    Fault("sizes", True, "members of a pair, or frames of a clip, differ in size", "make them one size"),
     Fault("classes", True, "maps with classes out of range", "raise --num-classes, or set --dont-care or --blank"),
     Fault("huge", False, "so large that they were not decoded here", "make it smaller: each loader process needs that much memory"),
     Fault("misnamed", False, "contents of another format than the ending", "rename it; it is read by its contents"),

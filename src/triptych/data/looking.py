@@ -11,18 +11,23 @@ import io
 import json
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
+from typing import Literal
 
 import numpy as np
 from PIL import Image, ImageCms, ImageFile, UnidentifiedImageError
 
+from triptych.core.batch import InputSpec
+from triptych.data import poses
 from triptych.data.colours import PLAIN, Colours
 from triptych.data.cut import Cut, TooSmall, Value
 from triptych.data.decode import decoded, number_map, open_image, orientation_of, reason
 from triptych.data.duplicates import REDUCED, difference_hash, reduced
 from triptych.data.faults import EXTREME_SHAPE, FLAT_LEVELS, bit
+from triptych.data.frame_files import flow_of, landmarks_of
+from triptych.data.keypoints import NUM_LIMBS
 from triptych.data.transforms import Size, apply
 
 ROW = np.dtype(
@@ -114,6 +119,63 @@ def look_at(value: Value, name: str, wanted: Wanted, *, counted: bool = True) ->
 
 def look_at_map(value: Value, *, num_classes: int | None) -> Look:
     """What there is to say of a map. `num_classes`: numbers from there on are out of range; None: any number will do."""
+    look, numbers = _numbers(value, number_map)
+    if numbers is None or num_classes is None:
+        return look
+    outside = (numbers < 0) | (numbers >= num_classes)
+    if outside.any():
+        held = ", ".join(map(str, np.unique(numbers[outside])[:4]))
+        look.found("classes", f"holds {held}; 0 to {num_classes - 1} expected")
+    return look
+
+
+def look_at_points(value: Value) -> Look:
+    """What there is to say of a map of the points of a scene."""
+    return _numbers(value, lambda data: number_map(data, wide=True))[0]
+
+
+def look_at_pose(value: Value, stored: Literal["limbs", "densepose"]) -> Look:
+    """What there is to say of a map of people."""
+    spec = InputSpec(name=stored, kind="image", channels=NUM_LIMBS if stored == "limbs" else 3, stored=stored)
+
+    def levels(data: bytes) -> np.ndarray:
+        found = poses.levels(data, spec)
+        poses.channels(found, spec)  # raises where it has others too
+        return found
+
+    return _numbers(value, levels)[0]
+
+
+def look_at_flow(value: Value) -> Look:
+    """What there is to say of a file of the flow to the frame before."""
+    return _parsed(value, flow_of)
+
+
+def look_at_landmarks(value: Value) -> Look:
+    """What there is to say of a file of the points of a face; it has no size."""
+    return _parsed(value, landmarks_of, sized=False)
+
+
+def _parsed(value: Value, parse: Callable[[bytes], np.ndarray], *, sized: bool = True) -> Look:
+    """What there is to say of a file that is no image; its size is that of what it holds."""
+    assert isinstance(value, bytes)
+    look = Look()
+    if not value:
+        look.found("empty")
+        return look
+    try:
+        found = parse(value)
+    except Exception as error:
+        look.found("damaged", reason(error))
+        return look
+    if sized:
+        look.row["height"], look.row["width"] = found.shape[:2]
+        look.row["decoded"] = True
+    return look
+
+
+def _numbers(value: Value, read: Callable[[bytes], np.ndarray]) -> tuple[Look, np.ndarray | None]:
+    """What there is to say of a map, and its numbers (h, w, ...); None where it cannot be read."""
     look = Look()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -121,21 +183,17 @@ def look_at_map(value: Value, *, num_classes: int | None) -> Look:
             if isinstance(value, bytes):
                 if not value:
                     look.found("empty")
-                    return look
+                    return look, None
                 with open_image(value) as image:
                     if _too_large(image, look):
-                        return look
-            numbers = number_map(value) if isinstance(value, bytes) else value.astype(np.int64)
+                        return look, None
+            numbers = read(value) if isinstance(value, bytes) else value.astype(np.int64)
         except Exception as error:
             look.found(*_failure(error, opened=not isinstance(error, UnidentifiedImageError)))
-            return look
-    look.row["height"], look.row["width"] = numbers.shape
+            return look, None
+    look.row["height"], look.row["width"] = numbers.shape[:2]
     look.row["decoded"] = True
-    outside = (numbers < 0) | (numbers >= num_classes) if num_classes is not None else np.zeros(1, dtype=bool)
-    if outside.any():
-        held = ", ".join(map(str, np.unique(numbers[outside])[:4]))
-        look.found("classes", f"holds {held}; 0 to {(num_classes or 0) - 1} expected")
-    return look
+    return look, numbers
 
 
 def unread(error: Exception) -> Look:

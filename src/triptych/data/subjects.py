@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -13,12 +13,13 @@ import numpy as np
 
 from triptych.core.errors import ConfigError, DataError
 from triptych.data.arrays import Arrays
-from triptych.data.clip_files import by_place, clips_of
+from triptych.data.clip_files import ClipFiles, by_list, by_place, clips_of
 from triptych.data.clips import ClipDataConfig
 from triptych.data.config import DataConfig
 from triptych.data.cut import Value
 from triptych.data.database import is_database, open_database
-from triptych.data.files import Files, open_folder
+from triptych.data.files import Files, Folder, open_folder
+from triptych.data.frame_files import OfFrame, flow_names, landmark_names, require_folder
 from triptych.data.label_file import classes_by
 from triptych.data.naming import divided, held_out, pairs_warning, parsed
 from triptych.data.pack import ArrayPack, array_pack, files_pack, named_classes
@@ -63,8 +64,8 @@ class Part:
     count: int
     prefix: str = ""
     "What goes before the keys of these."
-    kind: Literal["target", "condition", "map"] = "target"
-    "target: images to be learned; condition: others that they are made from."
+    kind: Literal["target", "condition", "map", "points", "limbs", "densepose", "flow", "landmarks"] = "target"
+    "target: images to be learned; condition: others that they are made from; flow and landmarks: files beside frames that are no images."
     num_classes: int | None = None
     "Of maps: numbers from there on are out of range; None: any number will do."
 
@@ -93,6 +94,12 @@ class Subjects:
     class_names: tuple[str, ...] | None = None
     pairs: np.ndarray | None = None
     "The items of each pair that is complete, the image to be made first: int64 (p, types)."
+    alike: list[tuple[int, int]] = field(default_factory=list)
+    "Two items that have to have one size beside those of pairs: the first frame of a clip and each other one, a frame and its flow."
+    beside: list[tuple[int, int]] = field(default_factory=list)
+    "A frame, and a file beside it that is no image."
+    skips: bool = True
+    "Whether a training can leave some out; of clips it cannot."
     left_out: np.ndarray | None = None
     "Which items data.skip leaves out: bool (n,); None: none."
     complaints: list[Complaint] = field(default_factory=list)
@@ -283,20 +290,23 @@ def _open_pairs(config: PairedDataConfig, left_out: LeftOut) -> Subjects:
 
 def _matched(config: PairedDataConfig, path: Path, folders: Sequence[Path], left_out: LeftOut) -> Subjects:
     """The members of all pairs, each folder of each type a part, and which of them belong together."""
-    types = list(folder_settings(config))
-    subjects = Subjects(path, "pairs", [], np.zeros(0, dtype=np.uint8))
+    types = list(config.folders if isinstance(config, ClipDataConfig) else folder_settings(config))
+    subjects = Subjects(path, "pairs", [], np.zeros(0, dtype=np.uint8), skips=config.skips)
     pairs: list[list[int]] = []
     passed_over: list[int] = []
     for side, root in zip((TRAIN, HELD_OUT), folders, strict=False):
         by_stem = [_numbered(subjects, config, root, name) for name in types]
         subjects.sides = np.append(subjects.sides, np.full(sum(part.count for part in subjects.parts) - len(subjects), side, np.uint8))
         subjects.count()
+        parts = dict(zip(types, subjects.parts[-len(types) :], strict=True))
+        files = {name: part.stored for name, part in parts.items() if isinstance(part.stored, Files)}
         if isinstance(config, ClipDataConfig):
-            files = dict(zip(types, (part.stored for part in subjects.parts[-len(types) :]), strict=True))
             by_stem = list(by_place(root, files, dict(zip(types, by_stem, strict=True))).values())
         whole, alone = _joined(by_stem, types)
         subjects.complaints += alone
         members = list(whole.values())
+        if isinstance(config, ClipDataConfig):
+            _add_clips(subjects, config, root, whole, by_list(root, files, dict(zip(types, by_stem, strict=True))), side)
         kept = left_out.kept_pairs([_key_of(subjects, members, k) for k in range(len(types))], len(members))
         passed_over += [item for k in np.flatnonzero(_all_but(kept, len(members))) for item in members[int(k)]]
         pairs += members
@@ -307,12 +317,51 @@ def _matched(config: PairedDataConfig, path: Path, folders: Sequence[Path], left
             for chosen in held_out(names, fraction=config.validation_fraction)[1]:
                 for k in together[names[int(chosen)]]:
                     subjects.sides[members[int(kept[k])]] = HELD_OUT
+    for frame, item in subjects.beside:
+        subjects.sides[item] = subjects.sides[frame]
     if not pairs:
         subjects.complaints.append(Complaint("source", None, "no pair is complete"))
     subjects.pairs = np.array(pairs, dtype=np.int64).reshape(len(pairs), len(types))
     subjects.left_out = np.isin(np.arange(len(subjects)), passed_over)
     subjects.notes += left_out.notes()
     return subjects
+
+
+def _add_clips(
+    subjects: Subjects, config: ClipDataConfig, root: Path, whole: Mapping[str, Sequence[int]], listed: ClipFiles | None, side: int
+) -> None:
+    """Adds what clips have beside complete pairs: frames of one size, and files that are no images. `listed`: their frames by a list."""
+    keys, frames = list(whole), [items[0] for items in whole.values()]
+    if listed is not None:
+        keys, frames = listed.keys, listed.numbers[config.target].tolist()
+    clips = clips_of(keys) if listed is None else listed.clips
+    subjects.alike += [(frames[clip[0]], frames[k]) for clip in clips.values() for k in clip[1:]]
+    if config.flow is not None:
+        place = root / config.flow
+        _add_files_beside(subjects, "flow", place, frames, flow_names(place, keys, clips=clips.values()), side)
+    if config.landmarks is not None:
+        place = root / config.landmarks
+        _add_files_beside(subjects, "landmarks", place, frames, landmark_names(place, keys), side)
+
+
+def _add_files_beside(
+    subjects: Subjects, kind: Literal["flow", "landmarks"], place: Path, frames: Sequence[int], needed: Iterable[OfFrame], side: int
+) -> None:
+    """Adds the files in a folder that frames need. `frames`: the item of each."""
+    require_folder(place, f"data.{kind}")
+    there = list[OfFrame]()
+    for one in needed:
+        if one.there:
+            there.append(one)
+        else:
+            subjects.complaints.append(Complaint("partner", frames[one.frame], f"no {one.name} in {place.name}"))
+    files = Folder(place, [one.name for one in there])
+    subjects.parts.append(Part(files, len(there), f"{place.relative_to(subjects.place).as_posix()}/", kind))
+    found = [(frames[one.frame], len(subjects) + k) for k, one in enumerate(there)]
+    subjects.beside += found
+    subjects.alike += found if kind == "flow" else []
+    subjects.sides = np.append(subjects.sides, np.full(len(there), side, dtype=np.uint8))
+    subjects.count()
 
 
 def _together(keys: Sequence[str], *, clips: bool) -> Mapping[str, Sequence[int]]:
@@ -343,6 +392,10 @@ def _key_of(subjects: Subjects, members: Sequence[Sequence[int]], place: int) ->
 
 def _member(config: PairedDataConfig, files: Files, name: str, *, prefix: str) -> Part:
     """The files of a type."""
+    if isinstance(config, ClipDataConfig):
+        for further in ("points", "limbs", "densepose"):
+            if name == getattr(config, further):
+                return Part(files, len(files.names), prefix, further)
     if name in config.maps:
         num_classes = None if config.dont_care or config.blank else config.num_classes[config.maps.index(name)]
         return Part(files, len(files.names), prefix, "map", num_classes)

@@ -29,7 +29,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from triptych.core.errors import CheckpointError
-from triptych.core.files import explain, replace_folder, sync, whole
+from triptych.core.files import explain, remove, replace_folder, sync, whole
 from triptych.core.reading import sha256_of
 from triptych.core.tensors import load_tensors
 from triptych.engine.distributed import World
@@ -242,12 +242,12 @@ def remove_checkpoint(folder: Path, number: int) -> None:
     """Removes the checkpoint of that number of images. Raises CheckpointError."""
     path = checkpoint_path(folder, number)
     doomed = folder / f"{_TEMPORARY}{path.name}-removed"
-    shutil.rmtree(doomed, ignore_errors=True)
+    remove(doomed)
     try:
         os.rename(path, doomed)  # first, so that nobody sees a half of it; `sweep` removes what remains
     except OSError as error:
         raise CheckpointError(f"cannot remove checkpoint {path}: {explain(error)}") from error
-    shutil.rmtree(doomed, ignore_errors=True)
+    remove(doomed)
 
 
 def sweep(folder: Path) -> None:
@@ -260,7 +260,7 @@ def sweep(folder: Path) -> None:
             os.rename(aside, target)
     for pattern in (_TEMPORARY, REPLACED):
         for leftover in folder.glob(pattern + "*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+            remove(leftover)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], *, notes: Mapping[str, str] | None = None) -> str:

@@ -22,6 +22,7 @@ from triptych.engine.checkpoint import OPTIMIZER, Checkpoint, Files, not_finite,
 from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import World
 from triptych.engine.ema import Average
+from triptych.engine.host_copies import HostCopies
 from triptych.engine.optim import load_optimizer_state, optimizer_state
 from triptych.engine.run_directory import RunDirectory
 from triptych.engine.sharding import Sharding, own_part
@@ -218,17 +219,16 @@ class Background:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._copies: dict[str, dict[str, Tensor]] = {}
+        self._copies = HostCopies(device)
         self._thread: threading.Thread | None = None
         self.error: BaseException | None = None
         "What ended the work too early."
 
     def begin(self, write: Callable[[Files], None], files: Files) -> None:
         """Copies the tensors of the files as they are now, and begins to write them. The one before must have been waited for."""
-        self._copies = {stem: self._taken(self._copies.get(stem, {}), tensors) for stem, tensors in files.items()}
+        copies = self._copies.taken(files)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        copies = self._copies
 
         def work() -> None:
             try:
@@ -240,18 +240,6 @@ class Background:
 
         self._thread = threading.Thread(target=work, name="checkpoint", daemon=True)
         self._thread.start()
-
-    @torch.no_grad()
-    def _taken(self, kept: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Copies of the tensors of a file, in the memory of those `kept`; pinned for a GPU, which then copies without waiting for each."""
-        copies: dict[str, Tensor] = {}
-        for name, tensor in tensors.items():
-            host = kept.get(name)
-            if host is None or host.shape != tensor.shape or host.dtype != tensor.dtype:
-                host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._device.type == "cuda")
-            copies[name] = host
-        torch._foreach_copy_(list(copies.values()), list(tensors.values()), non_blocking=True)  # pyright: ignore[reportPrivateImportUsage]
-        return copies
 
     def wait(self) -> None:
         """Waits until nothing is being written."""

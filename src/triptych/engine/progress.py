@@ -13,6 +13,7 @@ from typing import Any, TextIO
 import torch
 
 from triptych.core.errors import printable
+from triptych.core.memory import in_bytes
 
 Watch = Callable[[float, float], None]
 """Called with the images that are done and their number. It may raise, to end the work there."""
@@ -163,7 +164,7 @@ class Progress:
         speed = self._rate.value
         details = [f"{speed:.4g} images/s"]
         details += [f"{_SHORT.get(name, name)} {value:.4g}" for name, value in self._values.items()]
-        details.append(f"memory {memory_bytes() / 2**30:.2f} GiB")
+        details.append(f"memory {in_bytes(memory_bytes())}")
         if speed > 0:
             details.append(f"{spelled_seconds((self._total - self._images) / speed)} left")
         return details

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import explain
+from triptych.core.memory import in_bytes
 from triptych.engine.run_directory import RunDirectory
 from triptych.report.chart import Chart, colour_class, plain
 from triptych.report.grids import Picture, Series, picture
@@ -246,9 +247,7 @@ def _cost(runs: Sequence[Compared]) -> Iterator[TextRow]:
     unknown = "unknown"
     yield TextRow("time of training", [spelled_hours(each.curves.seconds) if each.curves.seconds else unknown for each in readers])
     yield TextRow("images/s, the median", [unknown if (speed := each.images_per_second) is None else plain(speed) for each in readers])
-    yield TextRow(
-        "memory, the most noted", [unknown if (most := each.memory_bytes) is None else f"{most / 2**30:.2f} GiB" for each in readers]
-    )
+    yield TextRow("memory, the most noted", [unknown if (most := each.memory_bytes) is None else in_bytes(most) for each in readers])
     yield TextRow("starts", [str(each.happenings.counts["start"] + each.happenings.counts["resume"]) for each in readers])
     yield TextRow("warnings", [str(each.happenings.counts["warning"]) for each in readers])
     yield TextRow("failures", [str(each.happenings.counts["failure"]) for each in readers])

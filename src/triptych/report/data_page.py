@@ -85,8 +85,9 @@ def _thumbnail(found: Examination, item: int) -> Image.Image:
     value = found.read(item)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if found.part(item).kind == "map":
-            numbers = number_map(value) if isinstance(value, bytes) else value
+        kind = found.part(item).kind
+        if kind in ("map", "points"):
+            numbers = number_map(value, wide=kind == "points") if isinstance(value, bytes) else value
             image = Image.fromarray((numbers.reshape(numbers.shape[:2]) * _SPREAD % 256).astype(np.uint8))
         elif isinstance(value, bytes):
             with open_image(value) as opened:

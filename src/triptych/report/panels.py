@@ -95,7 +95,7 @@ OTHERS: Mapping[str, Other] = {
         "Speed", "Images that the training sees in a second, without grids and validations.", "images/s", from_zero=True
     ),
     "memory_bytes": Other(
-        "Memory", "Of the GPU the largest amount so far, else the present memory of the main process.", "GiB", 2.0**30, from_zero=True
+        "Memory", "Of the GPU the largest amount so far, else the present memory of the main process.", "GB", 1e9, from_zero=True
     ),
 }
 """By the end of its name."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from triptych.core.errors import CheckpointError, DataError
 from triptych.core.files import explain
+from triptych.core.memory import in_bytes
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
 from triptych.report.best import BY_VALIDATION, Best, best_checkpoint
 from triptych.report.chart import Chart, plain
@@ -191,7 +192,7 @@ def _tiles(reader: RunReader, facts: Facts) -> Iterator[Tile]:
     if reader.images_per_second is not None:
         yield Tile(plain(reader.images_per_second), "images/s, the median")
     if reader.memory_bytes is not None:
-        yield Tile(f"{reader.memory_bytes / 2**30:.2f} GiB", "memory, the most noted")
+        yield Tile(in_bytes(reader.memory_bytes), "memory, the most noted")
     if reader.happenings.parameters:
         yield Tile(reader.happenings.parameters, "parameters")
     if (best := reader.best) is not None:

@@ -15,7 +15,7 @@ from triptych.core.reading import user_path
 from triptych.data.config import DataConfig
 from triptych.data.decode import header, number_map
 from triptych.data.files import Files, is_image, listed, open_folder
-from triptych.data.naming import TRAINING, held_out_folder
+from triptych.data.naming import LABELS, TRAINING, held_out_folder
 from triptych.data.pairs import stems
 from triptych.data.patterns import exists
 from triptych.data.source import FILES, located, open_files, open_pixels
@@ -30,6 +30,7 @@ _CONDITIONS = ("label", "edge", "sketch", "input", "condition", "source", "depth
 """And those of what they are made of."""
 _IGNORED = 255
 """How maps usually mark pixels of no class."""
+_OF_CLASSES = "move or mend it, or choose a recipe yourself and train it with --data.labels none, which init does not set"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,10 +82,10 @@ class Look:
 
 
 def look(path: str | Path, *, pairs: bool | None = None) -> Look:
-    """What lies there, from names, headers and a few maps. Images that cannot be read are passed over. Raises DataError where none do.
+    """What lies there, from names, headers and a few maps. Images that cannot be read are passed over.
 
     `pairs`: whether folders side by side whose files have the same names are pairs, or classes; None: pairs, where one holds maps or is
-    called as images and what they are made of often are.
+    called as images and what they are made of often are. Raises DataError where no image can be read, or their classes cannot.
     """
     place = user_path(path)
     if not exists(place):
@@ -100,7 +101,12 @@ def _images(place: Path) -> Look:
     path, source = located(config)
     if source == "latents":
         raise DataError(f"{place}: holds latents; init chooses for images, so give a recipe of a diffusion model to triptych train")
-    data = config.open()
+    try:
+        data = config.open()
+    except DataError as error:
+        if error.setting != LABELS:
+            raise
+        raise DataError(error.reason, advice=_OF_CLASSES) from error
     count = len(data.train) + (0 if data.validation is None else len(data.validation))
     if source in FILES:
         files, _ = open_files(path, source)

@@ -12,12 +12,25 @@ import numpy as np
 
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import explain, write_text
+from triptych.data.clips import ClipDataConfig
 from triptych.data.colours import Colours
 from triptych.data.config import DataConfig
 from triptych.data.crew import made_of
 from triptych.data.examination import FORMAT as LOOKED
 from triptych.data.examination import Examination, concluded
-from triptych.data.looking import Look, Wanted, fatal, look_at, look_at_map, packed, unread
+from triptych.data.looking import (
+    Look,
+    Wanted,
+    fatal,
+    look_at,
+    look_at_flow,
+    look_at_landmarks,
+    look_at_map,
+    look_at_points,
+    look_at_pose,
+    packed,
+    unread,
+)
 from triptych.data.pairs import PairedDataConfig
 from triptych.data.skipping import FORMAT as SKIPPED
 from triptych.data.skipping import write_skip
@@ -69,7 +82,8 @@ def examine(
     others = None if against is None else _against(against)
     left_out = np.append(~subjects.kept(), np.zeros(0 if others is None else len(others), dtype=bool))
     width = config.width if isinstance(config, PairedDataConfig) else None
-    wanted = Wanted(config.image_size if sized else None, width if sized else None, config.enlarge, Colours.of(config))
+    enlarge = config.enlarge or (isinstance(config, ClipDataConfig) and config.cutting_out is not None)
+    wanted = Wanted(config.image_size if sized else None, width if sized else None, enlarge, Colours.of(config))
     work = _work(subjects, others, wanted, left_out, workers=os.cpu_count() or 1 if workers is None else workers)
     found = done(
         work,
@@ -133,8 +147,19 @@ def _look(subjects: Subjects, number: int, wanted: Wanted, ended: str | None, *,
         value = subjects.read(number)
     except Exception as error:  # as many types as there are kinds of damage
         return unread(error)
-    if part.kind == "map":
-        return look_at_map(value, num_classes=part.num_classes)
+    match part.kind:
+        case "map":
+            return look_at_map(value, num_classes=part.num_classes)
+        case "points":
+            return look_at_points(value)
+        case "limbs" | "densepose":
+            return look_at_pose(value, part.kind)
+        case "flow":
+            return look_at_flow(value)
+        case "landmarks":
+            return look_at_landmarks(value)
+        case _:
+            pass
     return look_at(value, subjects.name(number), wanted, counted=part.kind == "target")
 
 
