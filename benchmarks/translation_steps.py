@@ -201,6 +201,7 @@ def measure_plain(config: RunConfig, *, steps: int, batch_size: int) -> list[flo
         patch("triptych.nn.convolution.by_tiles", lambda *given, **named: False),
         patch("triptych.nn.convolution.pixels_together", lambda *given, **named: 1),
         patch("triptych.gans.label_maps.note", lambda *given: None),
+        patch("triptych.gans.discriminators.derived", lambda x, name, make: make(x)),
         patch("triptych.nn.enlarging.folds", lambda *given: False),
         patch("triptych.gans.discriminators.at_scales", joined_at_scales),
         patch("triptych.gans.video_discriminators.at_scales", joined_at_scales),
@@ -216,7 +217,7 @@ def measure_plain(config: RunConfig, *, steps: int, batch_size: int) -> list[flo
     return [after - before for before, after in itertools.pairwise(moments)]
 
 
-def joined_at_scales(x: Tensor, beside: Tensor | None, *, count: int, outputs: int) -> Iterator[Tensor]:
+def joined_at_scales(x: Tensor, beside: Tensor | None, *, count: int) -> Iterator[Tensor]:
     """As `at_scales`, of map and images that are joined first."""
     seen = x if beside is None else torch.cat((beside, x), dim=1)
     for scale in range(count):

@@ -9,10 +9,16 @@ import torch
 
 from tests.gans.test_paired import INSTANCES, MAP, SPADE_CONFIG, built, random_batch, stream
 from triptych.core.batch import InputSpec
+from triptych.gans import label_maps
 from triptych.gans.label_maps import LabelMaps
 from triptych.gans.norms import SpatialNormLayer
 from triptych.nn import one_hot
 from triptych.nn.one_hot import looked_up
+
+
+@pytest.fixture(autouse=True)
+def few_channels_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(label_maps, "FEWEST_CHANNELS", 0)
 
 
 def test_what_is_known_of_a_label_map_is_true() -> None:

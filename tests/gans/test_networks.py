@@ -41,6 +41,7 @@ from triptych.gans.munit import MUNITGenerator
 from triptych.gans.pix2pixhd import Pix2PixHDDiscriminator, Pix2PixHDGenerator, Pix2PixHDGeneratorConfig, with_edges
 from triptych.gans.spade import SPADEDiscriminator, SPADEDiscriminatorConfig, SPADEGenerator, SPADEGeneratorConfig
 from triptych.gans.unit import UNITGenerator
+from triptych.gans.weight_norms import Beside, Conv2d
 from triptych.nn.instance_edges import instance_edges
 
 SPADE_SMALL = replace(SPADE_TINY, encoder_size=64)
@@ -427,17 +428,24 @@ def test_settings_out_of_range_are_named(make: Callable[[], Any], setting: str) 
 
 
 @float64
-def test_a_map_beside_images_is_made_smaller_by_itself() -> None:
-    """As if both were joined first; its many channels then need no gradient."""
+def test_a_map_beside_images_is_convolved_by_itself() -> None:
+    """As if both were joined first; the map, which has many channels, then needs no gradient, and is made smaller once."""
     images, label = noise(2, 3, 12, 10).requires_grad_(), classes(5, 12, 10)
-    seen = list(at_scales(images, label, count=3, outputs=4))
+    seen = list(at_scales(images, label, count=3))
+    assert [type(each) for each in seen] == [Beside] * 3 and seen[0].map is label
     expected = [torch.cat((label, images), dim=1)]
     expected += [shrunk(expected[0]), shrunk(shrunk(expected[0]))]
+    layer = Conv2d(8, 4, 4, stride=2, padding=1, weight_norm="spectral")
+    variables = [images, *layer.parameters()]
     for ours, theirs in zip(seen, expected, strict=True):
-        torch.testing.assert_close(ours, theirs)
-        gradients = [torch.autograd.grad(each.square().sum(), images, retain_graph=True) for each in (ours, theirs)]
-        torch.testing.assert_close(*gradients)
-        assert ours.grad_fn is not None and [to is None for to, _ in ours.grad_fn.next_functions] == [True, False]
-    _, half = at_scales(images.bfloat16(), label.float(), count=2, outputs=4)
+        torch.testing.assert_close(torch.cat(ours, dim=1), theirs)
+        pair = layer(ours), layer(theirs)
+        torch.testing.assert_close(*pair)
+        found = [torch.autograd.grad(y.square().sum(), variables, retain_graph=True) for y in pair]
+        torch.testing.assert_close(*found)
+        assert not ours.map.requires_grad
+    again = list(at_scales(images, label, count=3))
+    assert all(new.map is old.map for new, old in zip(again, seen, strict=True))
+    _, half = at_scales(images.bfloat16(), label.float(), count=2)
     smaller = shrunk(images.bfloat16().float())
-    torch.testing.assert_close(half[:, -3:], smaller, rtol=1e-6, atol=1e-6, msg="images are not made smaller in less than the map has")
+    torch.testing.assert_close(half.images, smaller, rtol=1e-6, atol=1e-6, msg="images are not made smaller in less than the map has")

@@ -20,8 +20,8 @@ from triptych.core.config import Config, config
 from triptych.gans.autoencoder import doubled
 from triptych.gans.layers import BlockOptions, ConvBlock, ResBlock, Stack
 from triptych.gans.norms import Norm, NormKind
-from triptych.gans.weight_norms import Linear, WeightNorm
-from triptych.nn.one_hot import OneHot, looked_up
+from triptych.gans.weight_norms import Beside, Linear, WeightNorm
+from triptych.nn.derived import derived
 from triptych.nn.resample import resized
 
 
@@ -123,7 +123,7 @@ class NLayerPatch(nn.Module):
         last = ConvBlock(widths[-1], 1, config.last_kernel_size, padding=padding, options=BlockOptions(weight_norm=config.weight_norm))
         self.add_module(f"layer{config.num_layers + 1}", nn.Sequential(last))
 
-    def forward(self, x: Float[Tensor, "b c h w"] | OneHot) -> tuple[Float[Tensor, "b 1 _ _"], tuple[Float[Tensor, "b _ _ _"], ...]]:
+    def forward(self, x: Float[Tensor, "b c h w"] | Beside) -> tuple[Float[Tensor, "b 1 _ _"], tuple[Float[Tensor, "b _ _ _"], ...]]:
         """The scores, and the features of all layers but the last."""
         features = []
         for index in range(self.num_layers + 1):
@@ -137,7 +137,7 @@ class MultiResPatch(nn.Module):
 
     def __init__(self, config: PatchDiscriminatorConfig, *, in_channels: int = 3) -> None:
         super().__init__()
-        self.scales, self.shared, self.outputs = config.num_discriminators, config.shared, config.num_filters
+        self.scales, self.shared = config.num_discriminators, config.shared
         if self.shared:
             self.discriminator = NLayerPatch(config, in_channels=in_channels)
         else:
@@ -146,7 +146,7 @@ class MultiResPatch(nn.Module):
     def forward(self, x: Float[Tensor, "b c h w"], *, beside: Float[Tensor, "b n h w"] | None = None) -> Scores:
         """The scores of each scale, of images with a map `beside` them, whose channels come first."""
         outputs, features = [], []
-        for scale, seen in enumerate(at_scales(x, beside, count=self.scales, outputs=self.outputs)):
+        for scale, seen in enumerate(at_scales(x, beside, count=self.scales)):
             scores, layers = (self.discriminator if self.shared else self.discriminators[scale])(seen)
             outputs.append(scores)
             features.append(layers)
@@ -154,22 +154,15 @@ class MultiResPatch(nn.Module):
 
 
 def at_scales(
-    x: Float[Tensor, "b c h w"], beside: Float[Tensor, "b n h w"] | None, *, count: int, outputs: int
-) -> Iterator[Float[Tensor, "b m _ _"] | OneHot]:
-    """What each of `count` scales sees: the map and the images, at their size, at half of it, and so on.
-
-    Each is made smaller by itself: a map that needs no gradient has many channels. `outputs`: channels of a first layer.
-    """
+    x: Float[Tensor, "b c h w"], beside: Float[Tensor, "b n h w"] | None, *, count: int
+) -> Iterator[Float[Tensor, "b c _ _"] | Beside]:
+    """What each of `count` scales sees: the images and the map, at their size, at half of it, and so on."""
     if beside is not None:
         x = x.to(torch.promote_types(x.dtype, beside.dtype))
     for scale in range(count):
         if scale:
-            x, beside = shrunk(x), None if beside is None else shrunk(beside)
-        ones = None if beside is None else looked_up(beside, outputs=outputs)
-        if ones is not None:
-            yield ones.beside(x)
-        else:
-            yield x if beside is None else torch.cat((beside, x), dim=1)
+            x, beside = shrunk(x), None if beside is None else derived(beside, "half", shrunk)
+        yield x if beside is None else Beside(beside, x)
 
 
 def shrunk(x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h//2 w//2"]:
@@ -212,7 +205,8 @@ class FPSEDiscriminator(nn.Module):
 
     def _scores(self, features: Tensor, label: Tensor) -> Tensor:
         # The embedding is linear, so that the label map may be averaged before it, which costs less.
-        embedding = self.embedding(F.adaptive_avg_pool2d(label, (features.shape[2], features.shape[3])))
+        size = (features.shape[2], features.shape[3])
+        embedding = self.embedding(derived(label, ("means", size), lambda label: F.adaptive_avg_pool2d(label, size)))
         return self.output(features) + (self.seg(features) * embedding).sum(dim=1, keepdim=True)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from triptych.core.batch import STYLE, InputSpec
 from triptych.core.errors import ConfigError, nearest
 from triptych.nn.instance_edges import instance_edges
-from triptych.nn.one_hot import OneHot, note
+from triptych.nn.one_hot import FEWEST_CHANNELS, OneHot, note
 
 
 class LabelMaps:
@@ -60,7 +60,7 @@ class LabelMaps:
         if self.instances is not None:
             whole[..., start] = instance_edges(self.instance_map(inputs))[:, 0]
         label = whole.permute(0, 3, 1, 2)
-        if not self.conditions and label.device.type == "cpu":
+        if not self.conditions and self.channels >= FEWEST_CHANNELS and label.device.type == "cpu":
             note(label, self._ones(inputs, label))
         return label
 

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.gans.norms import NO_NORM, AnyNorm, ConditionalNorm, GeneratedMap, build_norm
-from triptych.gans.weight_norms import Conv2d, Linear, WeightNorm
+from triptych.gans.weight_norms import Beside, Conv2d, Linear, WeightNorm
 from triptych.nn.enlarging import Border
 from triptych.nn.one_hot import OneHot
 from triptych.nn.resample import enlarged
@@ -52,7 +52,7 @@ class _Block(nn.Module):
         "What the nonlinearity takes was made for it alone, so that it may write its result there."
 
     def forward(
-        self, x: Float[Tensor, "b ..."] | OneHot, *conditions: Float[Tensor, "b ..."] | GeneratedMap | None
+        self, x: Float[Tensor, "b ..."] | OneHot | Beside, *conditions: Float[Tensor, "b ..."] | GeneratedMap | None
     ) -> Float[Tensor, "b ..."]:
         """The block's output. `conditions`: what an adaptive norm takes; other norms ignore it."""
         y: Any = x

@@ -22,14 +22,14 @@ class FramePatch(nn.Module):
 
     def __init__(self, config: PatchDiscriminatorConfig, *, in_channels: int) -> None:
         super().__init__()
-        self.scales, self.outputs = config.num_discriminators, config.num_filters
+        self.scales = config.num_discriminators
         for scale in range(self.scales):
             self.add_module(f"discriminator_{scale}", NLayerPatch(config, in_channels=in_channels))
 
     def forward(self, x: Float[Tensor, "b c h w"], *, beside: Float[Tensor, "b n h w"] | None = None) -> Scores:
         """The scores of each scale, of images with a map `beside` them, whose channels come first."""
         outputs, features = [], []
-        for scale, seen in enumerate(at_scales(x, beside, count=self.scales, outputs=self.outputs)):
+        for scale, seen in enumerate(at_scales(x, beside, count=self.scales)):
             scores, layers = self.get_submodule(f"discriminator_{scale}")(seen)
             outputs.append(scores)
             features.append(layers)

@@ -9,7 +9,7 @@ gives each output its own length g: w = g v / |v|.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -18,10 +18,19 @@ from torch import Tensor, nn
 
 from triptych.nn import one_hot
 from triptych.nn.convolution import fast_convolution
+from triptych.nn.derived import derived
 from triptych.nn.enlarging import Border, convolved_enlarged, padded
 from triptych.nn.one_hot import OneHot, looked_up
+from triptych.nn.precision import autocasted
 
 WeightNorm = Literal["none", "spectral", "weight"]
+
+
+class Beside(NamedTuple):
+    """Images with a map beside them: the channels of the map come first."""
+
+    map: Float[Tensor, "b n h w"] | OneHot
+    images: Float[Tensor, "b m h w"]
 
 
 class Conv2d(nn.Conv2d):
@@ -50,24 +59,39 @@ class Conv2d(nn.Conv2d):
         self.enlarges = enlarges
         _reparametrize(self, weight_norm)
 
-    def forward(self, input: Float[Tensor, "b c h w"] | OneHot) -> Float[Tensor, "b d _ _"]:
+    def forward(self, input: Float[Tensor, "b c h w"] | OneHot | Beside) -> Float[Tensor, "b d _ _"]:
         """The convolution. A OneHot has zeros around it, and is not enlarged."""
-        weight, ones = normalised_weight(self), input
-        if isinstance(input, Tensor) and self.padding_mode == "zeros" and not self.enlarges:
-            ones = looked_up(input, outputs=self.out_channels)
-        if isinstance(ones, OneHot):
-            return one_hot.convolved(ones, weight, self.bias, stride=self.stride[0], padding=int(self.padding[0]))
-        assert isinstance(input, Tensor)
+        weight = normalised_weight(self)
+        if not isinstance(input, Beside):
+            return self._convolved(self._known(input), weight, self.bias)
+        first = weight.shape[1] - input.images.shape[1]  # joined, they would be copied, and the map have a gradient
+        map = self._known(input.map)
+        if isinstance(map, Tensor):
+            kind = map.device.type
+            dtype = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind)
+            map, weight = derived(map, dtype, autocasted), autocasted(weight)
+        return self._convolved(map, weight[:, :first], self.bias) + self._convolved(input.images, weight[:, first:], None)
+
+    def _known(self, input: Tensor | OneHot) -> Tensor | OneHot:
+        """What is known of the input, where the convolution is faster by that."""
+        if isinstance(input, OneHot) or self.padding_mode != "zeros" or self.enlarges:
+            return input
+        ones = looked_up(input, outputs=self.out_channels)
+        return input if ones is None else ones
+
+    def _convolved(self, input: Tensor | OneHot, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if isinstance(input, OneHot):
+            return one_hot.convolved(input, weight, bias, stride=self.stride[0], padding=int(self.padding[0]))
         if self.enlarges:
-            return convolved_enlarged(input, weight, self.bias, border=self.padding_mode)  # type: ignore[arg-type]
+            return convolved_enlarged(input, weight, bias, border=self.padding_mode)  # type: ignore[arg-type]
         if self.kernel_size == (1, 1) and self.stride != (1, 1) and self.padding == (0, 0):
             # oneDNN's own gradient of it, with AVX-512, channels last and fewer than 16 of them, writes beyond its memory.
-            return fast_convolution(input[..., :: self.stride[0], :: self.stride[1]], weight, self.bias)
+            return fast_convolution(input[..., :: self.stride[0], :: self.stride[1]], weight, bias)
         padding = int(self.padding[0])
         if self.padding_mode != "zeros":
             input = padded(input, self.padding_mode, rows=padding, columns=padding)  # type: ignore[arg-type]
             padding = 0
-        return fast_convolution(input, weight, self.bias, stride=self.stride[0], padding=padding)
+        return fast_convolution(input, weight, bias, stride=self.stride[0], padding=padding)
 
 
 class Linear(nn.Linear):

@@ -21,6 +21,7 @@ from torch.autograd import Function
 
 from triptych.nn import winograd
 from triptych.nn.few_channels import convolved_together, pixels_together
+from triptych.nn.precision import autocasted
 from triptych.nn.weight_gradient import by_products, weight_gradient
 from triptych.nn.winograd import by_tiles
 
@@ -60,7 +61,7 @@ def transposed_convolution(
 def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: _Geometry) -> Tensor:
     if torch.compiler.is_compiling():  # which has no second derivatives
         return _plain(x, weight, bias, geometry)
-    x, weight, bias = _cast(x), _cast(weight), None if bias is None else _cast(bias)
+    x, weight, bias = autocasted(x), autocasted(weight), None if bias is None else autocasted(bias)
     y = _plain(x.detach(), weight.detach(), None if bias is None else bias.detach(), geometry)
     if not torch.is_grad_enabled():
         return y
@@ -76,11 +77,6 @@ def _plain(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: _Geometry) 
         return y if bias is None else y.add_(bias[:, None, None])
     kind = F.conv_transpose2d if geometry.transposed else F.conv2d
     return kind(x, weight, bias, stride=geometry.stride, padding=geometry.padding, groups=geometry.groups)
-
-
-def _cast(x: Tensor) -> Tensor:
-    kind = x.device.type
-    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) and x.dtype != torch.float64 else x
 
 
 class Conv2d(nn.Conv2d):

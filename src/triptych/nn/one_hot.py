@@ -15,29 +15,24 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd import Function
 
-from triptych.nn.convolution import fast_convolution
 from triptych.nn.precision import widened
 from triptych.nn.resample import resized
 
 _NOTE = "one_hot"
+FEWEST_CHANNELS = 32
+"""Of a map of which it is worth knowing them."""
 _LEAST_PRODUCTS = 2**12  # of the channels of both sides: below it, finding the places costs more (measured, benchmarks/one_hot.py)
 
 
 class OneHot:
     """A map (b, n, h, w) by the channels that are 1."""
 
-    def __init__(self, index: Int[Tensor, "b j h w"], channels: int, *, rest: Float[Tensor, "b m h w"] | None = None) -> None:
-        """`index`: of each pixel j numbers of channels, all different, or -1; `channels`: n. `rest`: channels behind them, as they are."""
-        self.index, self.channels, self.rest = index.contiguous(), channels, rest
+    def __init__(self, index: Int[Tensor, "b j h w"], channels: int) -> None:
+        """`index`: of each pixel j numbers of channels, all different, or -1; `channels`: n."""
+        self.index, self.channels = index.contiguous(), channels
         self._sizes = dict[tuple[int, ...], OneHot]()
         self._taps = dict[_Geometry, Tensor]()
         self._places = dict[_Geometry, _Places]()
-
-    def beside(self, rest: Float[Tensor, "b m h w"]) -> OneHot:
-        """The same with further channels behind."""
-        joined = OneHot(self.index, self.channels, rest=rest)
-        joined._taps, joined._places = self._taps, self._places
-        return joined
 
     def resized(self, size: tuple[int, ...] | torch.Size) -> OneHot:
         """The map at a size (h, w), each pixel its nearest one."""
@@ -92,11 +87,6 @@ def convolved(
     x: OneHot, weight: Float[Tensor, "d i k k"], bias: Float[Tensor, " d"] | None = None, *, stride: int = 1, padding: int = 0
 ) -> Float[Tensor, "b d _ _"]:
     """What `F.conv2d` gives for the dense map; in autocast's precision where that is on."""
-    y = _of_ones(x, weight[:, : x.channels], bias, stride=stride, padding=padding)
-    return y if x.rest is None else y + fast_convolution(x.rest, weight[:, x.channels :], stride=stride, padding=padding)
-
-
-def _of_ones(x: OneHot, weight: Tensor, bias: Tensor | None, *, stride: int, padding: int) -> Tensor:
     geometry, (b, _, h, w) = _Geometry(weight.shape[2], stride, padding), x.index.shape
     device = weight.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) and weight.dtype != torch.float64 else weight.dtype

@@ -14,6 +14,12 @@ def widened(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+def autocasted(x: Tensor) -> Tensor:
+    """The tensor, of any shape, in autocast's precision where that is on; one of float64 stays as it is."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) and x.dtype != torch.float64 else x
+
+
 @contextmanager
 def without_tf32() -> Iterator[None]:
     """Within it a GPU convolves float32 in float32: by default it rounds what it multiplies to TF32, which has 10 bits after the point."""
