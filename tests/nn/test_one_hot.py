@@ -65,9 +65,10 @@ def test_values_and_derivatives_are_those_of_the_dense_map(
     torch.testing.assert_close(*seconds, rtol=1e-10, atol=1e-9)
 
 
-def test_a_map_without_ones() -> None:
+@pytest.mark.parametrize("batch", [0, 2])
+def test_a_map_without_ones(batch: int) -> None:
     weight, bias = weights(3)
-    x = OneHot(torch.full((2, 2, 5, 5), -1, dtype=torch.int32), CHANNELS)
+    x = OneHot(torch.full((batch, 2, 5, 5), -1, dtype=torch.int32), CHANNELS)
     y = convolved(x, weight, bias, padding=1)
     assert torch.equal(y, bias[:, None, None].expand(y.shape))
     (gradient,) = torch.autograd.grad(y.sum(), weight)

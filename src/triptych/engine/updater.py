@@ -181,6 +181,8 @@ class Updater:
         parameters, summing = list(self.parameters.values()), self._summing
         with summing.around_step():
             while (passes := self._attempts.attempt(parameters, work, together=summing.agrees)) is None:
+                if batch.kept is not None:
+                    batch.kept.take()  # all that was made in vain
                 self._microbatch.halve(self._attempts.said)
             summing.finish(self.parameters)
         passes.record.gradient_norm = self._apply(settings)

@@ -236,7 +236,12 @@ class ClipGAN(PairedGAN):
         """The terms of the phase in a frame of clips, and what the next frame needs of it; in evaluation mode those of whole clips."""
         if not self.training:
             return super().loss(phase, batch, rng)
-        moment = self._moment(batch, self._frame, batch.inputs.get(_MADE) if self._frame else None)
+        past = batch.inputs.get(_MADE) if self._frame else None
+        moment = self._moment(batch, self._frame, past)
+        made_yet = phase.name == GENERATOR and batch.kept is not None and batch.kept.filled
+        if past is not None and not made_yet:
+            labels = self._past_labels(batch, past_window(self._frame, frames=self.past_frames + 1))
+            moment = replace(moment, inputs={**moment.inputs, _LABELS: labels})
         if phase.name != GENERATOR:
             return super().loss(phase, moment, rng)
         if self.config.warping_weight and self.has_past(moment):  # several terms ask the teacher
@@ -255,8 +260,6 @@ class ClipGAN(PairedGAN):
         if made is not None:
             inputs[_MADE] = made
             inputs[_BEFORE] = clip.images[:, max(0, frame - self._kept) : frame]
-            if clip.kept is None or not clip.kept.filled:  # the frame is not made yet
-                inputs[_LABELS] = self._past_labels(clip, past_window(frame, frames=self.past_frames + 1))
         return Batch(clip.images[:, frame], None, clip.index, inputs, clip.kept)
 
     def remembered(self, inputs: Mapping[str, Tensor], image: Float[Tensor, "b c h w"]) -> dict[str, Tensor]:

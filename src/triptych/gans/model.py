@@ -87,8 +87,6 @@ class GANConfig(ModelConfig):
     "Random changes with a probability, which may be steered; they come before those of `augment`."
     augment_alike: bool = True
     "The same changes for a real image and its generated partner; else each has its own. A label map has those of its image."
-    same_images: bool = False
-    "Whether the generator's step is on the images that the discriminator's step judged, made once, which is faster; else on its own draws."
     top_k: TopKConfig = TopKConfig()
     "Training of the generator by its best images."
     initial: InitConfig = InitConfig()
@@ -208,9 +206,9 @@ class GAN(Model, Averaged):
             initialize(network, settings=config.initial)
         self.ada = Adaptation(config.ada) if config.ada.used else None
         penalty, rate = config.penalty, config.discriminator_rate
-        self._once = (config.same_images or not self.draws) and config.discriminator_steps == config.generator_steps == 1
+        once = not self.draws and config.discriminator_steps == config.generator_steps == 1
         judge: dict[str, Any] = {"repeats": config.discriminator_steps, "rate": rate, "partial": partial}
-        phases = [Phase(DISCRIMINATOR, (DISCRIMINATOR,), begins=(GENERATOR,) if self._once else (), **judge)]
+        phases = [Phase(DISCRIMINATOR, (DISCRIMINATOR,), begins=(GENERATOR,) if once else (), **judge)]
         if config.penalty.wanted and penalty.every > 1:
             phases.append(Phase(PENALTY, (DISCRIMINATOR,), every=penalty.every, rate=rate, partial=True))
         phases.append(Phase(GENERATOR, (GENERATOR,), repeats=config.generator_steps, partial=partial))
@@ -296,20 +294,16 @@ class GAN(Model, Averaged):
     def made_by_now(self, batch: Batch, rng: Rng) -> Any:
         """What the generator makes, for its own step: with gradients; as the discriminator's step before left it, or anew."""
         kept = None if batch.kept is None else batch.kept.take()
-        return self.made(batch, self._draws_of(rng)) if kept is None else kept
+        return self.made(batch, rng) if kept is None else kept
 
     def _made_first(self, batch: Batch, rng: Rng) -> Any:
         """The same for the discriminator's step: without gradients, but the generator's step finds it with them where it is kept."""
         if batch.kept is None:
             with torch.no_grad(), frozen_statistics(self.generator):
-                return self.made(batch, self._draws_of(rng))
-        made = self.made(batch, self._draws_of(rng))
+                return self.made(batch, rng)
+        made = self.made(batch, rng)
         batch.kept.put(made)
         return detached(made)
-
-    def _draws_of(self, rng: Rng) -> Rng:
-        """The draws of what is made: with `same_images` one stream for both networks' steps."""
-        return Rng(rng.seed, ("made", *rng.stream[1:]), rng.index) if self._once and self.draws else rng
 
     def observe(self, phase: Phase, terms: Mapping[str, Tensor]) -> None:
         """Hands the signs of the discriminator's scores of real images to what steers the augmentation."""
@@ -431,13 +425,17 @@ class GAN(Model, Averaged):
 
 
 def detached(made: Any) -> Any:
-    """The same without gradients: a tensor, or tuples and mappings of them."""
+    """The same without gradients: a tensor, or tuples and mappings of them. Raises TypeError for what may hide tensors from it."""
     if isinstance(made, Mapping):
         return {name: detached(part) for name, part in made.items()}
     if isinstance(made, tuple):
         parts = [detached(part) for part in made]
         return made._make(parts) if hasattr(made, "_make") else tuple(parts)  # pyright: ignore[reportAttributeAccessIssue]
-    return made.detach() if isinstance(made, Tensor) and made.requires_grad else made
+    if isinstance(made, Tensor):
+        return made.detach() if made.requires_grad else made
+    if made is None or isinstance(made, bool | int | float | str):
+        return made
+    raise TypeError(f"a generator made a {type(made).__name__}, expected tensors, in tuples or by name")
 
 
 def weighted_terms(terms: Mapping[str, Tensor], weights: Mapping[str, float | Tensor], *, first_alone: bool = False) -> LossTerms:

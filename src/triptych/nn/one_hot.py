@@ -134,7 +134,7 @@ def _taps(index: Tensor, channels: int, geometry: _Geometry) -> Tensor:
     )
     firsts = torch.arange(kernel * kernel, dtype=index.dtype).view(kernel, kernel, 1) * channels
     rows = seen + firsts
-    return rows.masked_fill_(seen < 0, kernel * kernel * channels).reshape(b * height * width, -1)
+    return rows.masked_fill_(seen < 0, kernel * kernel * channels).reshape(b * height * width, kernel * kernel * j)
 
 
 class _Places:
