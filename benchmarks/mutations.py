@@ -1271,7 +1271,6 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("gans/model.py", "not self.draws and config.discriminator_steps", "config.discriminator_steps", *_tests("gans", "made_once")),
     ("gans/model.py", "made.detach() if made.requires_grad else made", "made.detach()", *_tests("gans", "made_once looked_up_maps")),
     ("engine/turns.py", "networks in (turn.phase.networks, begun)", "networks == turn.phase.networks", *_tests("gans", "made_once")),
-    ("engine/updater.py", "batch.kept.take()  # of", "pass  # of", *_tests("gans", "made_once")),
     ("engine/updater.py", "batch if whole else batch[samples]", "batch[samples]", *_tests("gans", "made_once")),
     ("gans/unpaired_base.py", "a.decode(content_ab, out.style_a)", "a.decode(content_ab, out.given_a)"),
     ("gans/clip_base.py", "made_yet = phase.name == GENERATOR and ", "made_yet = ", *_tests("gans", "made_once")),

@@ -204,8 +204,6 @@ class Updater:
         by_block = self._sharding is not None and self._sharding.by_block
         factor = self.scale.scale * summing.divisor / total
         whole = len(batch) <= size
-        if batch.kept is not None and not whole:
-            batch.kept.take()  # of all samples at once, which do not go on together
         for start in range(0, len(batch), size):
             samples = slice(start, min(start + size, len(batch)))
             with summing.around_microbatch(last=samples.stop == len(batch)):
