@@ -87,8 +87,12 @@ def test_a_run_of_one_two_and_one_processes_is_that_of_one(changing, name):
     check_weights(one, changed)
 
 
-OF_ROUNDING = {"vid2vid-dancing": 5e-7}
-"""By how much biases may differ that norms take out again: its frames have four times the pixels. Measured: 9e-8 of a move of 1.2e-7."""
+OF_ROUNDING = {"vid2vid-dancing": 2e-6}
+"""By how much biases may differ that norms take out again, and no weights: its frames have four times the pixels.
+
+All of their move is rounding, in which each process has its own. Measured on three machines and with two ways to convolve: 9e-8 to 8e-7,
+of moves of 1.2e-7 to 8e-7. Weights that learn move by 1e-4 and more.
+"""
 
 
 def check_weights(one: Run, two: Run) -> None:
@@ -102,7 +106,8 @@ def check_weights(one: Run, two: Run) -> None:
             # Measured: 6e-13 of the movement. Biases that norms take out again have a gradient of rounding alone: they move by up to 5e-11,
             # by 5e-9 where the initial weights are a fiftieth (vid2vid-cityscapes).
             moved = (tensor - fresh[key]).double().norm()
-            assert (other[key] - tensor).double().norm() <= 1e-9 * moved + OF_ROUNDING.get(one.directory.name, 2e-8), (which, key)
+            of_rounding = OF_ROUNDING.get(one.directory.name, 2e-8) if key.endswith("bias") else 2e-8
+            assert (other[key] - tensor).double().norm() <= 1e-9 * moved + of_rounding, (which, key)
 
 
 @pytest.mark.parametrize("name", some_slow(MAKERS))
