@@ -91,7 +91,7 @@ OF_ROUNDING = {"vid2vid-dancing": 2e-6}
 """By how much biases may differ that norms take out again, and no weights: its frames have four times the pixels.
 
 All of their move is rounding, in which each process has its own. Measured on three machines and with two ways to convolve: 9e-8 to 8e-7,
-of moves of 1.2e-7 to 8e-7. Weights that learn move by 1e-4 and more.
+of moves of 1.2e-7 to 8e-7. Biases that learn move by 9e-5 and more, weights by 1e-3.
 """
 
 
