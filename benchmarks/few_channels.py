@@ -7,18 +7,14 @@ The best of several calls each, which take turns. A ratio above 1 is for several
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from machine import machine, show_report
+from machine import show_kernels
 from torch import Tensor
 
-from triptych.engine.allocator import keep_freed_memory
 from triptych.nn.few_channels import convolved_together
 
 SHAPES = {  # images, their channels, those of the result, taps, pixels
@@ -42,7 +38,7 @@ def timed(convolve: Callable[[Tensor, Tensor, Tensor], Tensor], given: list[Tens
     return middle - start, time.perf_counter() - middle
 
 
-def row(name: str, precision: torch.dtype, *, rounds: int) -> str:
+def row(name: str, precision: torch.dtype, rounds: int) -> str:
     """The line of a shape."""
     b, i, o, taps, height, width = SHAPES[name]
     torch.manual_seed(0)
@@ -63,23 +59,5 @@ def row(name: str, precision: torch.dtype, *, rounds: int) -> str:
     return f"| {name} ({i} to {o}, {taps}x{taps}) | {str(precision).removeprefix('torch.')} | {' | '.join(cells)} |"
 
 
-def main() -> int:
-    """0."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--out", type=Path, help="also write the table to this file")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    keep_freed_memory()
-    heads = " | ".join(f"{count} together" for count in COUNTS)
-    lines = [machine(), "", f"| | | PyTorch, ms forward and backward | {heads} |", "|" + "---|" * (3 + len(COUNTS))]
-    for precision in (torch.float32, torch.bfloat16):
-        for name in SHAPES:
-            lines.append(row(name, precision, rounds=options.rounds))
-    show_report(lines, out=options.out)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    show_kernels(__doc__, ["PyTorch, ms forward and backward", *(f"{count} together" for count in COUNTS)], SHAPES, row)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
+
+from triptych.engine.allocator import keep_freed_memory
 
 _TELLING = ("avx2", "avx512_f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "neon", "sve", "bf16")
 
@@ -22,6 +25,23 @@ def machine() -> str:
         f"{torch.backends.cpu.get_cpu_capability()}){gpu}; {len(os.sched_getaffinity(0))} cores, {torch.get_num_threads()} threads; "
         f"Python {platform.python_version()}, PyTorch {torch.__version__}"
     )
+
+
+def show_kernels(description: str | None, heads: Sequence[str], names: Iterable[str], row: Callable[[str, torch.dtype, int], str]) -> None:
+    """Reports a table of kernels: for float32 and bfloat16 a row of each name, made by `row`, which is also told how often to measure.
+
+    The command line says threads, rounds and where the report goes.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--out", type=Path, help="also write the table to this file")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    keep_freed_memory()
+    lines = [machine(), "", f"| | | {' | '.join(heads)} |", "|" + "---|" * (2 + len(heads))]
+    lines += [row(name, precision, options.rounds) for precision in (torch.float32, torch.bfloat16) for name in names]
+    show_report(lines, out=options.out)
 
 
 def show_report(lines: Sequence[str], *, out: Path | None) -> None:

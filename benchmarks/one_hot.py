@@ -8,18 +8,14 @@ places that are looked up is counted apart: convolutions of one map with the sam
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from machine import machine, show_report
+from machine import show_kernels
 from torch import Tensor
 
-from triptych.engine.allocator import keep_freed_memory
 from triptych.nn.one_hot import OneHot, convolved
 
 SHAPES = {  # maps, channels, those of the result, pixels of a side, taps, stride
@@ -53,7 +49,7 @@ def map_of(maps: int, channels: int, side: int) -> tuple[OneHot, Tensor]:
     return OneHot(index.int(), channels), dense[..., :channels].contiguous().permute(0, 3, 1, 2)
 
 
-def row(name: str, precision: torch.dtype, *, rounds: int) -> str:
+def row(name: str, precision: torch.dtype, rounds: int) -> str:
     """The line of a shape."""
     maps, channels, outputs, side, taps, stride = SHAPES[name]
     torch.manual_seed(0)
@@ -85,23 +81,5 @@ def row(name: str, precision: torch.dtype, *, rounds: int) -> str:
     return f"| {name} ({shape}) | {str(precision).removeprefix('torch.')} | {cells} |"
 
 
-def main() -> int:
-    """0."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--out", type=Path, help="also write the table to this file")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    keep_freed_memory()
-    lines = [machine(), "", "Milliseconds, forward and backward:", ""]
-    lines += ["| | | PyTorch, dense | looked up | finding the places, once |", "|---|---|---|---|---|"]
-    for precision in (torch.float32, torch.bfloat16):
-        for name in SHAPES:
-            lines.append(row(name, precision, rounds=options.rounds))
-    show_report(lines, out=options.out)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    show_kernels(__doc__, ["PyTorch, dense, ms forward and backward", "looked up", "finding the places, once"], SHAPES, row)

@@ -47,7 +47,7 @@ class Phase:
     partial: bool = False
     "Whether the loss reaches only part of the parameters (find_unused_parameters of DDP)."
     begins: tuple[str, ...] = ()
-    "Networks of a later step on the same images, of which its loss may leave results in `Batch.kept`: they have gradients in it too."
+    "All networks of a later step on the same images, where its loss leaves some of that in `Batch.kept`: they have gradients in it too."
 
 
 @dataclass(frozen=True)

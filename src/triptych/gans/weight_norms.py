@@ -21,7 +21,7 @@ from triptych.nn.convolution import fast_convolution
 from triptych.nn.derived import derived
 from triptych.nn.enlarging import Border, convolved_enlarged, padded
 from triptych.nn.one_hot import OneHot, looked_up
-from triptych.nn.precision import autocasted
+from triptych.nn.precision import autocast_dtype, autocasted
 
 WeightNorm = Literal["none", "spectral", "weight"]
 
@@ -67,9 +67,7 @@ class Conv2d(nn.Conv2d):
         first = weight.shape[1] - input.images.shape[1]  # joined, they would be copied, and the map have a gradient
         map = self._known(input.map)
         if isinstance(map, Tensor):
-            kind = map.device.type
-            dtype = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind)
-            map, weight = derived(map, dtype, autocasted), autocasted(weight)
+            map, weight = derived(map, autocast_dtype(map), autocasted), autocasted(weight)
         return self._convolved(map, weight[:, :first], self.bias) + self._convolved(input.images, weight[:, first:], None)
 
     def _known(self, input: Tensor | OneHot) -> Tensor | OneHot:

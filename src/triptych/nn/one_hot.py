@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd import Function
 
-from triptych.nn.precision import widened
+from triptych.nn.precision import autocast_dtype, widened
 from triptych.nn.resample import resized
 
 _NOTE = "one_hot"
@@ -88,9 +88,8 @@ def convolved(
 ) -> Float[Tensor, "b d _ _"]:
     """What `F.conv2d` gives for the dense map; in autocast's precision where that is on."""
     geometry, (b, _, h, w) = _Geometry(weight.shape[2], stride, padding), x.index.shape
-    device = weight.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) and weight.dtype != torch.float64 else weight.dtype
-    with torch.autocast(device, enabled=False):
+    dtype = autocast_dtype(weight)
+    with torch.autocast(weight.device.type, enabled=False):
         table = widened(weight).permute(2, 3, 1, 0).reshape(-1, len(weight))
         y = _Sums.apply(table, x, geometry)
         y = y if bias is None else y + bias

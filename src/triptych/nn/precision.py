@@ -14,10 +14,15 @@ def widened(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def autocasted(x: Tensor) -> Tensor:
-    """The tensor, of any shape, in autocast's precision where that is on; one of float64 stays as it is."""
+def autocast_dtype(x: Tensor) -> torch.dtype:
+    """The precision in which autocast has a tensor of any shape where it is on; float64 stays as it is."""
     kind = x.device.type
-    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) and x.dtype != torch.float64 else x
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) and x.dtype != torch.float64 else x.dtype
+
+
+def autocasted(x: Tensor) -> Tensor:
+    """The tensor, of any shape, in that precision."""
+    return x.to(autocast_dtype(x))
 
 
 @contextmanager
