@@ -168,7 +168,7 @@ def triptych(variant: Variant, options: argparse.Namespace, images: Tensor) -> S
     if options.count:  # the useful operations, without those on the zeros between images
         from triptych.nn import convolution
 
-        convolution.by_products = convolution.by_tiles = lambda *given, **named: False  # type: ignore[assignment]
+        convolution.by_products = convolution.by_tiles = convolution.by_rows = lambda *given, **named: False  # type: ignore[assignment]
     network = UNetConfig(
         num_channels=int(COMMON_FLAGS["num_channels"]),
         num_res_blocks=int(COMMON_FLAGS["num_res_blocks"]),

@@ -199,6 +199,7 @@ def measure_plain(config: RunConfig, *, steps: int, batch_size: int) -> list[flo
         patch.object(LabelMaps, "__call__", lambda *given: labels(*given).contiguous()),
         patch("triptych.nn.convolution.by_products", lambda *given, **named: False),
         patch("triptych.nn.convolution.by_tiles", lambda *given, **named: False),
+        patch("triptych.nn.convolution.by_rows", lambda *given, **named: False),
         patch("triptych.nn.convolution.pixels_together", lambda *given, **named: 1),
         patch("triptych.gans.label_maps.note", lambda *given: None),
         patch("triptych.gans.discriminators.derived", lambda x, name, make: make(x)),

@@ -1,12 +1,12 @@
-"""A convolution and its two gradients as PyTorch and as triptych compute them plainly, and by tiles, on a CPU: time and errors.
+"""A convolution and its two gradients as PyTorch and as triptych compute them plainly, by tiles and by rows, on a CPU: time and errors.
 
     python benchmarks/winograd.py [--threads N] [--repetitions N] --out FILE.md
 
 Shapes of the U-Nets, GANs and VGG-19 of the recipes: 3x3 kernels, float32, channels last. The ways take turns, and of each the fastest of
 some repetitions counts; of one thread by processor time, so that other programs change little. "Plainly" is for the weight's gradient
 the faster of PyTorch's kernel and the products of nn/weight_gradient.py. The error is that of the convolution, the root of its mean
-square by that of PyTorch's. A star marks what nn/winograd.py chooses on this machine; exit code 1 where it makes something slower by more
-than a tenth.
+square by that of PyTorch's, by tiles and by rows. A star marks what nn/convolution.py chooses on this machine; exit code 1 where it
+makes something slower by more than a tenth.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from machine import machine, show_report
 from torch import Tensor
 
 from triptych.engine.allocator import keep_freed_memory
-from triptych.nn import weight_gradient, winograd
+from triptych.nn import weight_gradient, winograd, winograd_rows
+from triptych.nn.convolution import fewer_multiplications
 
 SHAPES = (
     (1, 64, 64, 256),
@@ -34,13 +35,16 @@ SHAPES = (
     (1, 512, 512, 32),
     (1, 512, 512, 16),
     (16, 64, 64, 32),
+    (64, 64, 64, 16),
     (16, 96, 96, 32),
     (16, 128, 128, 32),
     (16, 256, 128, 32),
+    (16, 384, 128, 32),
     (16, 128, 128, 16),
     (16, 256, 256, 16),
     (16, 512, 256, 16),
     (16, 256, 256, 8),
+    (16, 512, 256, 8),
     (32, 256, 256, 8),
     (16, 512, 512, 8),
     (16, 512, 512, 4),
@@ -49,10 +53,13 @@ SHAPES = (
 """Images, channels in, channels out, side."""
 SLOWER = 1.1
 WAYS = ("convolution", "by the input", "by the weight")
+FEWER = (winograd, winograd_rows)
 
 
-def measured(shape: tuple[int, ...], *, repetitions: int, clock: Callable[[], float]) -> tuple[list[tuple[float, float, bool]], float]:
-    """Of the convolution and both gradients the seconds plainly and by tiles, and whether tiles are chosen; and the error."""
+def measured(
+    shape: tuple[int, ...], *, repetitions: int, clock: Callable[[], float]
+) -> tuple[list[tuple[float, float, float, int]], list[float]]:
+    """Of the convolution and both gradients the seconds plainly, by tiles and by rows, and which is chosen; and the errors."""
     images, ins, outs, side = shape
 
     def drawn(*sizes: int) -> Tensor:
@@ -66,10 +73,13 @@ def measured(shape: tuple[int, ...], *, repetitions: int, clock: Callable[[], fl
     ways: Sequence[Callable[[], object]] = (
         lambda: F.conv2d(x, weight, padding=1),
         lambda: winograd.convolved(x, weight, padding=1),
+        lambda: winograd_rows.convolved(x, weight, padding=1),
         derivative(True, False, False),
         lambda: winograd.input_gradient(gradient, weight, padding=1),
+        lambda: winograd_rows.input_gradient(gradient, weight, padding=1),
         derivative(False, True, False),
         lambda: winograd.weight_gradient(x, gradient, kernel=3, padding=1),
+        lambda: winograd_rows.weight_gradient(x, gradient, kernel=3, padding=1),
         lambda: weight_gradient.weight_gradient(x, gradient, (3, 3), padding=1),
     )
     fastest = [float("inf")] * len(ways)
@@ -79,11 +89,15 @@ def measured(shape: tuple[int, ...], *, repetitions: int, clock: Callable[[], fl
             way()
             if turn:  # the first one finds out how
                 fastest[k] = min(fastest[k], clock() - began)
-    fastest[4] = min(fastest[4], fastest.pop())
-    chosen = [winograd.by_tiles(x, weight, stride=1, padding=1, learning=learning) for learning in (False, False, True)]
+    fastest[6] = min(fastest[6], fastest.pop())
+    ways_there = (None, *FEWER)
+    chosen = [
+        ways_there.index(fewer_multiplications(x, weight, stride=1, padding=1, learning=learning)) for learning in (False, False, True)
+    ]
     exact = F.conv2d(x.double(), weight.double(), padding=1)
-    errors = [float((y - exact).square().mean().sqrt()) for y in (F.conv2d(x, weight, padding=1), winograd.convolved(x, weight, padding=1))]
-    return list(zip(fastest[::2], fastest[1::2], chosen, strict=True)), errors[1] / errors[0]
+    found = F.conv2d(x, weight, padding=1), *(way.convolved(x, weight, padding=1) for way in FEWER)
+    plain, *errors = (float((y - exact).square().mean().sqrt()) for y in found)
+    return list(zip(fastest[::3], fastest[1::3], fastest[2::3], chosen, strict=True)), [error / plain for error in errors]
 
 
 def main() -> int:
@@ -98,23 +112,24 @@ def main() -> int:
     clock = time.process_time if options.threads == 1 else time.perf_counter
     keep_freed_memory()
     lines = [
-        f"# Convolutions by tiles, {datetime.date.today().isoformat()}",
+        f"# Convolutions by tiles and by rows, {datetime.date.today().isoformat()}",
         "",
         machine(),
         "",
-        "Milliseconds plainly / by tiles = how many times as fast; a star where tiles are chosen:",
+        "Milliseconds plainly: how many times as fast by tiles, and by rows; a star at what is chosen:",
         "",
         f"| images, channels in, out, side | {' | '.join(WAYS)} | error |",
         "|---|---|---|---|---|",
     ]
     wrong = 0
     for shape in SHAPES:
-        found, error = measured(shape, repetitions=options.repetitions, clock=clock)
+        found, errors = measured(shape, repetitions=options.repetitions, clock=clock)
         cells = []
-        for plain, tiles, chosen in found:
-            wrong += chosen and tiles > SLOWER * plain
-            cells.append(f"{1000 * plain:.1f} / {1000 * tiles:.1f} = {plain / tiles:.2f}{'*' if chosen else ''}")
-        lines.append(f"| {', '.join(map(str, shape))} | {' | '.join(cells)} | {error:.1f} |")
+        for *seconds, chosen in found:
+            wrong += seconds[chosen] > SLOWER * seconds[0]
+            ratios = (f"{seconds[0] / seconds[way]:.2f}{'*' if way == chosen else ''}" for way in (1, 2))
+            cells.append(f"{1000 * seconds[0]:.1f}: {', '.join(ratios)}")
+        lines.append(f"| {', '.join(map(str, shape))} | {' | '.join(cells)} | {', '.join(f'{error:.1f}' for error in errors)} |")
         print(lines[-1], flush=True)
     lines += ["", f"{wrong} of {len(SHAPES) * len(WAYS)} are made slower by more than a tenth."]
     show_report(lines, out=options.out)

@@ -5,12 +5,13 @@ x the input's gradient, by w the weight's. Each of the three is linear in two of
 PyTorch takes the second derivative another way, by a convolution of feature maps with feature maps in which the batch stands for the
 channels and an image is the kernel; on a CPU that takes up to twice as long (benchmarks/gan_steps.py).
 
-Each of the three is computed by the way that is fastest on the machine: PyTorch's, tiles (winograd.py), or for the weight's gradient
-products of matrices (weight_gradient.py). Networks without a penalty have these ways by `FastConv2d`.
+Each of the three is computed by the way that is fastest on the machine: PyTorch's, tiles (winograd.py), rows (winograd_rows.py), or for
+the weight's gradient products of matrices (weight_gradient.py). Networks without a penalty have these ways by `FastConv2d`.
 """
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -19,11 +20,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from triptych.nn import winograd
+from triptych.nn import winograd, winograd_rows
 from triptych.nn.few_channels import convolved_together, pixels_together
 from triptych.nn.precision import autocasted
 from triptych.nn.weight_gradient import by_products, weight_gradient
 from triptych.nn.winograd import by_tiles
+from triptych.nn.winograd_rows import by_rows
 
 
 class _Geometry(NamedTuple):
@@ -72,11 +74,21 @@ def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: _Geomet
 
 
 def _plain(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: _Geometry) -> Tensor:
-    if geometry.plain and by_tiles(x, weight, stride=geometry.stride, padding=geometry.padding):
-        y = winograd.convolved(x, weight, padding=geometry.padding)
+    way = fewer_multiplications(x, weight, stride=geometry.stride, padding=geometry.padding) if geometry.plain else None
+    if way is not None:
+        y = way.convolved(x, weight, padding=geometry.padding)
         return y if bias is None else y.add_(bias[:, None, None])
     kind = F.conv_transpose2d if geometry.transposed else F.conv2d
     return kind(x, weight, bias, stride=geometry.stride, padding=geometry.padding, groups=geometry.groups)
+
+
+def fewer_multiplications(
+    x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh kw"], *, stride: int, padding: int, learning: bool = False
+) -> ModuleType | None:
+    """The module that computes a convolution faster than PyTorch, or the gradient of its weight with `learning`; None if none does."""
+    if by_tiles(x, weight, stride=stride, padding=padding, learning=learning):
+        return winograd
+    return winograd_rows if by_rows(x, weight, stride=stride, padding=padding, learning=learning) else None
 
 
 class Conv2d(nn.Conv2d):
@@ -95,14 +107,14 @@ def fast_convolution(
     stride: int = 1,
     padding: int = 0,
 ) -> Float[Tensor, "b d _ _"]:
-    """What `F.conv2d` gives, several pixels together, by tiles or with the weight's gradient as matrix products where that is faster."""
+    """What `F.conv2d` gives, with it and its gradients computed in the ways that are fastest."""
     count = pixels_together(x, weight, stride=stride, padding=padding)
     if count > 1:
         return convolved_together(x, weight, bias, padding=padding, count=count)
     learns = torch.is_grad_enabled() and weight.requires_grad and not torch.compiler.is_compiling()
     half = torch.is_autocast_enabled(x.device.type)
-    tiles = by_tiles(x, weight, stride=stride, padding=padding, learning=learns)
-    if not half and (tiles or (learns and by_products(x, weight, padding=padding))):
+    fewer = any(fewer_multiplications(x, weight, stride=stride, padding=padding, learning=learning) for learning in {False, learns})
+    if not half and (fewer or (learns and by_products(x, weight, padding=padding))):
         return convolution(x, weight, bias, stride=stride, padding=padding)
     return F.conv2d(x, weight, bias, stride=stride, padding=padding)
 
@@ -198,13 +210,14 @@ class _Weight(Function):
 def _derivatives(gradient: Tensor, x: Tensor, weight: Tensor, geometry: _Geometry, wanted: tuple[bool, bool, bool]) -> Any:
     """Those by x, weight and bias. Of the one that the derivative is taken by, only the shape and the memory layout matter."""
     stride, padding = geometry.stride, geometry.padding
-    if geometry.plain and wanted == (True, False, False) and by_tiles(x, weight, stride=stride, padding=padding):
-        return winograd.input_gradient(gradient, weight, padding=padding), None, None
-    if geometry.plain and wanted == (False, True, False):
+    if geometry.plain and wanted in ((True, False, False), (False, True, False)):
+        way = fewer_multiplications(x, weight, stride=stride, padding=padding, learning=wanted[1])
         kernel = (weight.shape[2], weight.shape[3])
-        if by_tiles(x, weight, stride=stride, padding=padding, learning=True):
-            return None, winograd.weight_gradient(x, gradient, kernel=kernel[0], padding=padding), None
-        if by_products(x, weight, padding=padding):
+        if way is not None and not wanted[1]:
+            return way.input_gradient(gradient, weight, padding=padding), None, None
+        if way is not None:
+            return None, way.weight_gradient(x, gradient, kernel=kernel[0], padding=padding), None
+        if wanted[1] and by_products(x, weight, padding=padding):
             return None, weight_gradient(x, gradient, kernel, stride=stride, padding=padding), None
     shape = [geometry.stride] * 2, [geometry.padding] * 2, [1, 1], geometry.transposed, [0, 0], geometry.groups
     return torch.ops.aten.convolution_backward(gradient, x, weight, None, *shape, wanted)

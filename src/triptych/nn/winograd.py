@@ -26,8 +26,9 @@ from torch import Tensor
 from triptych.nn.forward_mode import has_tangent
 from triptych.nn.weight_gradient import multiplies_fast, vectors
 
-_SIDE = 6
-_POINTS = (0.0, 0.625, -0.625, 1.5, -1.5)
+SIDE = 6
+"""Of a tile, in pixels, and the number of points."""
+POINTS = (0.0, 0.625, -0.625, 1.5, -1.5)
 """And infinity. With these, errors of rounding are about those of the plain convolution: with 0, 1, -1, 2 and -2 three times as large."""
 _CACHED_VALUES = 2**19  # of the transformed tiles at a time, which is 2 MiB in float32
 _FEWEST_TOGETHER = 128  # tiles: products with fewer rows are slow
@@ -57,13 +58,9 @@ def by_tiles(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh kw"], *,
     It takes tiles enough to make up for the transforms of the kernels, and channels enough for those of the tiles, with several threads
     more; with many nothing is known (benchmarks/winograd.py). With AVX-512 and products as fast as Zen 5's it never is.
     """
-    (o, i, *kernel), (b, _, *sides) = weight.shape, x.shape
-    if torch.compiler.is_compiling() or x.device.type != "cpu" or not (x.dtype == weight.dtype == torch.float32):
-        return False
+    (o, i), (b, _, *sides) = weight.shape[:2], x.shape
     threads, fewest_channels = torch.get_num_threads(), _NARROWEST.get(vectors())
-    if vectors() == "AVX512" and multiplies_fast():
-        return False
-    if fewest_channels is None or kernel != [3, 3] or stride != 1 or not 0 <= padding < 3 or threads > _MOST_THREADS or has_tangent(x):
+    if fewest_channels is None or not possible(x, weight, stride=stride, padding=padding) or (vectors() == "AVX512" and multiplies_fast()):
         return False
     rows, columns = (side + 2 * padding - 2 for side in sides)
     tiles = b * -(-rows // 4) * -(-columns // 4)
@@ -76,28 +73,47 @@ def by_tiles(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh kw"], *,
     return tiles >= fewest and i * o >= narrowest * (i + o) / 2
 
 
-class Transforms(NamedTuple):
-    """The matrices of the equation for both axes at once: the Kronecker product of each with itself."""
+def possible(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh kw"], *, stride: int, padding: int) -> bool:
+    """Whether it is a convolution that can be computed with fewer multiplications, and about which something is known on this CPU."""
+    if torch.compiler.is_compiling() or x.device.type != "cpu" or not (x.dtype == weight.dtype == torch.float32):
+        return False
+    return (
+        weight.shape[2:] == (3, 3) and stride == 1 and 0 <= padding < 3 and torch.get_num_threads() <= _MOST_THREADS and not has_tangent(x)
+    )
 
-    image: Float[Tensor, "36 36"]
+
+class Transforms(NamedTuple):
+    """The matrices of the equation."""
+
+    image: Float[Tensor, "places places"]
     "B^T"
-    kernel: Float[Tensor, "36 taps"]
+    kernel: Float[Tensor, "places taps"]
     "G"
-    output: Float[Tensor, "pixels 36"]
+    output: Float[Tensor, "pixels places"]
     "A^T"
 
 
 @functools.cache
-def transforms(kernel: int, dtype: torch.dtype = torch.float64) -> Transforms:
-    """Those of kernels of so many pixels a side."""
-    points, pixels, infinity = np.array(_POINTS), _SIDE + 1 - kernel, np.eye(_SIDE)[-1]
+def transforms(kernel: int, dtype: torch.dtype = torch.float64, *, axes: int = 2) -> Transforms:
+    """Those of kernels of so many pixels a side; for both axes at once they are the Kronecker products of those of one with themselves."""
+    points, pixels, infinity = np.array(POINTS), SIDE + 1 - kernel, np.eye(SIDE)[-1]
     others = [np.delete(points, number) for number in range(len(points))]
     polynomials = [np.poly(zeros)[::-1] for zeros in (*others, points)]
-    image = np.stack([np.pad(coefficients, (0, _SIDE - len(coefficients))) for coefficients in polynomials])
+    image = np.stack([np.pad(coefficients, (0, SIDE - len(coefficients))) for coefficients in polynomials])
     scales = [np.prod(point - zeros) for point, zeros in zip(points, others, strict=True)]
     kernels = np.vstack((np.vander(points, kernel, increasing=True) / np.array(scales)[:, None], infinity[-kernel:]))
     output = np.vstack((np.vander(points, pixels, increasing=True), infinity[-pixels:])).T
-    return Transforms(*(torch.from_numpy(np.kron(matrix, matrix)).to(dtype) for matrix in (image, kernels, output)))
+    matrices = (functools.reduce(np.kron, [matrix] * axes) for matrix in (image, kernels, output))
+    return Transforms(*(torch.from_numpy(matrix).to(dtype) for matrix in matrices))
+
+
+def parts(images: int, rows: int, *, together: int) -> Iterator[tuple[slice, slice]]:
+    """Images, and rows of them, so many rows at a time or one."""
+    tall = max(1, together)
+    wide = max(1, tall // rows)
+    for first in range(0, images, wide):
+        for top in range(0, rows, tall):
+            yield slice(first, first + wide), slice(top, min(top + tall, rows))
 
 
 def convolved(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i k k"], *, padding: int) -> Float[Tensor, "b o _ _"]:
@@ -119,12 +135,12 @@ def weight_gradient(
     """The gradient of <convolved(x, weight), gradient> by a weight with such a kernel; channels last."""
     i, o = x.shape[1], gradient.shape[1]
     by, tiles = transforms(kernel, x.dtype), _Tiles(x, kernel=kernel, padding=padding)
-    m, found = tiles.pixels, x.new_empty(_SIDE**2, o, i)
-    whole = _bordered(gradient.permute(0, 2, 3, 1), rows=(0, tiles.down * m - tiles.height), columns=(0, tiles.across * m - tiles.width))
+    m, found = tiles.pixels, x.new_empty(SIDE**2, o, i)
+    whole = bordered(gradient.permute(0, 2, 3, 1), rows=(0, tiles.down * m - tiles.height), columns=(0, tiles.across * m - tiles.width))
     whole = whole.reshape(tiles.images, tiles.down, m, tiles.across, m, o)
     for number, part in enumerate(tiles.parts(channels=max(i, o))):
         values = by.output.t() @ whole[part].permute(2, 4, 0, 1, 3, 5).reshape(m * m, -1)
-        given = found, values.view(_SIDE**2, -1, o).transpose(1, 2), tiles.transformed(part, by)
+        given = found, values.view(SIDE**2, -1, o).transpose(1, 2), tiles.transformed(part, by)
         torch.baddbmm(*given, beta=min(number, 1), out=found)  # what is in `found` at first is not read
     taps = (by.kernel.t() @ found.flatten(1)).view(kernel, kernel, o, i)
     return taps.permute(2, 0, 1, 3).contiguous().permute(0, 3, 1, 2)
@@ -150,7 +166,7 @@ def _products(x: Float[Tensor, "b i h w"], kernels: Float[Tensor, "36 i o"], *, 
     return y[:, :, : tiles.height, : tiles.width].clone(memory_format=torch.channels_last)
 
 
-def _bordered(x: Float[Tensor, "b h w i"], *, rows: tuple[int, int], columns: tuple[int, int]) -> Float[Tensor, "b _ _ i"]:
+def bordered(x: Float[Tensor, "b h w i"], *, rows: tuple[int, int], columns: tuple[int, int]) -> Float[Tensor, "b _ _ i"]:
     """x with so many rows of zeros above and below, and columns left and right. F.pad writes zeros everywhere first."""
     if not any(rows + columns):
         return x
@@ -168,22 +184,18 @@ class _Tiles:
 
     def __init__(self, x: Float[Tensor, "b i h w"], *, kernel: int, padding: int) -> None:
         self.images, self._channels, height, width = x.shape
-        self.pixels = _SIDE + 1 - kernel
+        self.pixels = SIDE + 1 - kernel
         self.height, self.width = (side + 2 * padding - kernel + 1 for side in (height, width))
         self.down, self.across = (-(-side // self.pixels) for side in (self.height, self.width))
         below, right = self.down * self.pixels - self.height, self.across * self.pixels - self.width
-        padded = _bordered(x.permute(0, 2, 3, 1), rows=(padding, padding + below), columns=(padding, padding + right))
-        self._all = padded.unfold(1, _SIDE, self.pixels).unfold(2, _SIDE, self.pixels)
+        padded = bordered(x.permute(0, 2, 3, 1), rows=(padding, padding + below), columns=(padding, padding + right))
+        self._all = padded.unfold(1, SIDE, self.pixels).unfold(2, SIDE, self.pixels)
 
     def parts(self, *, channels: int) -> Iterator[tuple[slice, slice]]:
         """Images and rows of tiles, so many at a time as the cache has room for."""
-        tiles = max(_FEWEST_TOGETHER, _CACHED_VALUES // (_SIDE**2 * channels))
-        rows = max(1, tiles // self.across)
-        images = max(1, rows // self.down)
-        for first in range(0, self.images, images):
-            for top in range(0, self.down, rows):
-                yield slice(first, first + images), slice(top, top + rows)
+        tiles = max(_FEWEST_TOGETHER, _CACHED_VALUES // (SIDE**2 * channels))
+        return parts(self.images, self.down, together=tiles // self.across)
 
     def transformed(self, part: tuple[slice, slice], by: Transforms) -> Float[Tensor, "36 n i"]:
         """B^T x B of a part's tiles."""
-        return (by.image @ self._all[part].permute(4, 5, 0, 1, 2, 3).reshape(_SIDE**2, -1)).view(_SIDE**2, -1, self._channels)
+        return (by.image @ self._all[part].permute(4, 5, 0, 1, 2, 3).reshape(SIDE**2, -1)).view(SIDE**2, -1, self._channels)
