@@ -10,8 +10,6 @@ from pathlib import Path
 
 import torch
 
-from triptych.engine.allocator import keep_freed_memory
-
 _TELLING = ("avx2", "avx512_f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "neon", "sve", "bf16")
 
 
@@ -37,6 +35,8 @@ def show_kernels(description: str | None, heads: Sequence[str], names: Iterable[
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path, help="also write the table to this file")
     options = parser.parse_args()
+    from triptych.engine.allocator import keep_freed_memory  # here: faults are tried in processes that have imported no part of triptych
+
     torch.set_num_threads(options.threads)
     keep_freed_memory()
     lines = [machine(), "", f"| | | {' | '.join(heads)} |", "|" + "---|" * (2 + len(heads))]

@@ -292,6 +292,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="the table goes there as well, as Markdown")
     parser.add_argument("--check", action="store_true", help="only say which faults no longer fit the code")
     options = parser.parse_args()
+    assert not any(name.split(".")[0] == "triptych" for name in sys.modules), "the faults' tests would run without them"
     if misfits := list(stale()):
         print(*misfits, "mend these in benchmarks/mutations.py", sep="\n")
         return 1
