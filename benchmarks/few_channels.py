@@ -60,4 +60,4 @@ def row(name: str, precision: torch.dtype, rounds: int) -> str:
 
 
 if __name__ == "__main__":
-    show_kernels(__doc__, ["PyTorch, ms forward and backward", *(f"{count} together" for count in COUNTS)], SHAPES, row)
+    show_kernels(__doc__, ["", "", "PyTorch, ms forward and backward", *(f"{count} together" for count in COUNTS)], SHAPES, row)

@@ -25,8 +25,15 @@ def machine() -> str:
     )
 
 
-def show_kernels(description: str | None, heads: Sequence[str], names: Iterable[str], row: Callable[[str, torch.dtype, int], str]) -> None:
-    """Reports a table of kernels: for float32 and bfloat16 a row of each name, made by `row`, which is also told how often to measure.
+def show_kernels(
+    description: str | None,
+    heads: Sequence[str],
+    names: Iterable[str],
+    row: Callable[[str, torch.dtype, int], str],
+    *,
+    precisions: Sequence[torch.dtype] = (torch.float32, torch.bfloat16),
+) -> None:
+    """Reports a table of kernels under its heads: for each precision a row of each name, by `row`, which is told how often to measure.
 
     The command line says threads, rounds and where the report goes.
     """
@@ -39,8 +46,8 @@ def show_kernels(description: str | None, heads: Sequence[str], names: Iterable[
 
     torch.set_num_threads(options.threads)
     keep_freed_memory()
-    lines = [machine(), "", f"| | | {' | '.join(heads)} |", "|" + "---|" * (2 + len(heads))]
-    lines += [row(name, precision, options.rounds) for precision in (torch.float32, torch.bfloat16) for name in names]
+    lines = [machine(), "", f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    lines += [row(name, precision, options.rounds) for precision in precisions for name in names]
     show_report(lines, out=options.out)
 
 

@@ -82,4 +82,4 @@ def row(name: str, precision: torch.dtype, rounds: int) -> str:
 
 
 if __name__ == "__main__":
-    show_kernels(__doc__, ["PyTorch, dense, ms forward and backward", "looked up", "finding the places, once"], SHAPES, row)
+    show_kernels(__doc__, ["", "", "PyTorch, dense, ms forward and backward", "looked up", "finding the places, once"], SHAPES, row)

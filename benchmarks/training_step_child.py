@@ -166,8 +166,9 @@ def triptych(variant: Variant, options: argparse.Namespace, images: Tensor) -> S
 
     keep_freed_memory()  # as triptych.runs.train does
     if options.count:  # the useful operations, without those on the zeros between images
-        from triptych.nn import convolution
+        from triptych.nn import convolution, linear
 
+        linear.by_onednn = lambda *given: False  # type: ignore[assignment]
         convolution.by_products = convolution.by_tiles = convolution.by_rows = lambda *given, **named: False  # type: ignore[assignment]
     network = UNetConfig(
         num_channels=int(COMMON_FLAGS["num_channels"]),

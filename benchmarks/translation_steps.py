@@ -200,6 +200,7 @@ def measure_plain(config: RunConfig, *, steps: int, batch_size: int) -> list[flo
         patch("triptych.nn.convolution.by_products", lambda *given, **named: False),
         patch("triptych.nn.convolution.by_tiles", lambda *given, **named: False),
         patch("triptych.nn.convolution.by_rows", lambda *given, **named: False),
+        patch("triptych.nn.linear.by_onednn", lambda *given: False),
         patch("triptych.nn.convolution.pixels_together", lambda *given, **named: 1),
         patch("triptych.gans.label_maps.note", lambda *given: None),
         patch("triptych.gans.discriminators.derived", lambda x, name, make: make(x)),

@@ -15,6 +15,7 @@ from triptych.diffusion.dropout import kept
 from triptych.diffusion.norm import ModulatedGroupNorm, Modulation
 from triptych.nn.convolution import FastConv2d, fast_convolution
 from triptych.nn.enlarging import convolved_enlarged
+from triptych.nn.linear import Linear
 from triptych.nn.resample import enlarged, halved
 
 AttentionOrder = Literal["legacy", "new"]
@@ -62,7 +63,7 @@ class ResBlock(nn.Module):
         super().__init__()
         self.dropout, self.scale_shift, self.resampling, self.name = dropout, scale_shift, resampling, name
         self.in_layers = nn.ModuleDict({"0": ModulatedGroupNorm(in_channels), "2": FastConv2d(in_channels, out_channels, 3, padding=1)})
-        self.emb_layers = nn.ModuleDict({"1": nn.Linear(embedding, (2 if scale_shift else 1) * out_channels)})
+        self.emb_layers = nn.ModuleDict({"1": Linear(embedding, (2 if scale_shift else 1) * out_channels)})
         last = zeroed(FastConv2d(out_channels, out_channels, 3, padding=1))
         self.out_layers = nn.ModuleDict({"0": ModulatedGroupNorm(out_channels), "3": last})
         self.skip_connection = nn.Identity() if in_channels == out_channels else FastConv2d(in_channels, out_channels, 1)

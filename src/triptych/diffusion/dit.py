@@ -28,6 +28,7 @@ from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
 from triptych.diffusion.blocks import attend, timestep_embedding, zeroed
 from triptych.diffusion.unet import NO_LABEL
+from triptych.nn.linear import Linear
 
 FREQUENCIES = 256
 """Numbers that a time is embedded in."""
@@ -96,7 +97,7 @@ class _Embedder(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.mlp = nn.ModuleDict({"0": nn.Linear(FREQUENCIES, width), "2": nn.Linear(width, width)})
+        self.mlp = nn.ModuleDict({"0": Linear(FREQUENCIES, width), "2": Linear(width, width)})
         for layer in self.mlp.values():
             nn.init.normal_(layer.weight, std=_STD)  # type: ignore[arg-type]
             nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
@@ -117,9 +118,9 @@ class _LabelTable(nn.Module):
         return self.embedding_table(torch.where(labels == NO_LABEL, self.embedding_table.num_embeddings - 1, labels))
 
 
-def _linear(inputs: int, outputs: int) -> nn.Linear:
+def _linear(inputs: int, outputs: int) -> Linear:
     """A layer with the published first weights."""
-    layer = nn.Linear(inputs, outputs)
+    layer = Linear(inputs, outputs)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
     return layer
@@ -151,7 +152,7 @@ class Block(nn.Module):
         super().__init__()
         self.attn = Attention(width, heads=heads)
         self.mlp = nn.ModuleDict({"fc1": _linear(width, _MLP_RATIO * width), "fc2": _linear(_MLP_RATIO * width, width)})
-        self.adaLN_modulation = nn.ModuleDict({"1": zeroed(nn.Linear(width, 6 * width))})
+        self.adaLN_modulation = nn.ModuleDict({"1": zeroed(Linear(width, 6 * width))})
 
     def forward(self, x: Float[Tensor, "b n d"], told: Float[Tensor, "b d"]) -> Float[Tensor, "b n d"]:
         """x, changed. `told`: silu(c)."""
@@ -167,8 +168,8 @@ class _Final(nn.Module):
 
     def __init__(self, width: int, outputs: int) -> None:
         super().__init__()
-        self.linear = zeroed(nn.Linear(width, outputs))
-        self.adaLN_modulation = nn.ModuleDict({"1": zeroed(nn.Linear(width, 2 * width))})
+        self.linear = zeroed(Linear(width, outputs))
+        self.adaLN_modulation = nn.ModuleDict({"1": zeroed(Linear(width, 2 * width))})
 
     def forward(self, x: Float[Tensor, "b n d"], told: Float[Tensor, "b d"]) -> Float[Tensor, "b n o"]:
         shift, scale = self.adaLN_modulation["1"](told).chunk(2, dim=1)

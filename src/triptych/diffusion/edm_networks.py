@@ -34,6 +34,7 @@ from triptych.diffusion.unet import CHANNEL_MULT, NO_LABEL, UNet, UNetConfig
 from triptych.nn.convolution import FastConv2d, fast_convolution
 from triptych.nn.enlarging import convolved_enlarged
 from triptych.nn.filters import BINOMIAL, convolved_downsampled, downsampled, kernel_of, upsampled
+from triptych.nn.linear import Linear
 from triptych.nn.resample import enlarged, halved
 
 M = TypeVar("M", nn.Conv2d, nn.Linear)
@@ -252,7 +253,7 @@ class SongBlock(nn.Module):
         super().__init__()
         self.dropout, self.heads, self.resampling, self.name = dropout, heads, resampling, name
         self.norm0, self.conv0 = _norm(ins), _convolution(ins, outs, 3)
-        self.affine = _drawn(nn.Linear(embedding, outs))
+        self.affine = _drawn(Linear(embedding, outs))
         self.norm1, self.conv1 = _norm(outs), _convolution(outs, outs, 3, gain=_LAST_GAIN)
         self.skip = _convolution(ins, outs, 1) if ins != outs or resampling != "none" else None
         self.resampler = None if resampling == "none" else Resampler(taps)
@@ -330,10 +331,10 @@ class SongUNet(nn.Module):
         self.masks: list[str] = []
         waves = network.embedding_mult * network.num_channels
         self.map_noise = FourierEmbedding(waves) if network.embedding == "fourier" else None
-        self.map_label = None if num_classes is None else _drawn(nn.Linear(num_classes, waves))
-        self.map_augment = _drawn(nn.Linear(augment_dims, waves, bias=False)) if augment_dims else None
-        self.map_layer0 = _drawn(nn.Linear(waves, self.embedding))
-        self.map_layer1 = _drawn(nn.Linear(self.embedding, self.embedding))
+        self.map_label = None if num_classes is None else _drawn(Linear(num_classes, waves))
+        self.map_augment = _drawn(Linear(augment_dims, waves, bias=False)) if augment_dims else None
+        self.map_layer0 = _drawn(Linear(waves, self.embedding))
+        self.map_layer1 = _drawn(Linear(self.embedding, self.embedding))
         sizes = network.sizes(image_size)
         skips: list[int] = []
         self.enc = nn.ModuleDict(dict(self._encoder(channels, sizes, skips)))
@@ -448,7 +449,7 @@ class ADMUNet(UNet):
     def __init__(self, network: UNetConfig, spec: DataSpec, *, num_classes: int | None = None, augment_dims: int = 0) -> None:
         channels = spec.channels
         super().__init__(network, image_size=spec.image_size, in_channels=channels, out_channels=channels, num_classes=num_classes)
-        self.map_augment = zeroed(nn.Linear(augment_dims, network.num_channels, bias=False)) if augment_dims else None
+        self.map_augment = zeroed(Linear(augment_dims, network.num_channels, bias=False)) if augment_dims else None
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride] (it is told more)
         self,

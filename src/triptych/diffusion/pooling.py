@@ -19,6 +19,7 @@ from triptych.core.errors import ConfigError
 from triptych.diffusion.blocks import attend, zeroed
 from triptych.diffusion.norm import ModulatedGroupNorm, Modulation
 from triptych.diffusion.unet import Levels
+from triptych.nn.linear import Linear, linear
 from triptych.nn.precision import widened
 
 Pool = Literal["attention", "adaptive", "spatial", "spatial_v2"]
@@ -47,12 +48,12 @@ class AttentionPool(nn.Module):
         weight, bias = self.qkv_proj.weight.squeeze(-1), self.qkv_proj.bias
         assert bias is not None
         tokens = tokens.transpose(1, 2)
-        q = F.linear(tokens[:, :1], weight[:c], bias[:c])  # the first token's answer is all that is used
+        q = linear(tokens[:, :1], weight[:c], bias[:c])  # the first token's answer is all that is used
         # The bias of the keys adds the same to all scores, which the softmax takes away: without it, its gradient is 0 and no noise.
-        k = F.linear(tokens, weight[c : 2 * c])
-        v = F.linear(tokens, weight[2 * c :], bias[2 * c :])
+        k = linear(tokens, weight[c : 2 * c])
+        v = linear(tokens, weight[2 * c :], bias[2 * c :])
         q, k, v = (part.view(b, -1, self.heads, c // self.heads).transpose(1, 2) for part in (q, k, v))
-        return F.linear(attend(q, k, v).reshape(b, c), self.c_proj.weight.squeeze(-1), self.c_proj.bias)
+        return linear(attend(q, k, v).reshape(b, c), self.c_proj.weight.squeeze(-1), self.c_proj.bias)
 
 
 class AttentionHead(nn.ModuleDict):
@@ -81,7 +82,7 @@ class SpatialHead(nn.ModuleDict):
     """Two layers with a ReLU between them on the means of all maps."""
 
     def __init__(self, features: int, *, num_classes: int) -> None:
-        super().__init__({"0": nn.Linear(features, _HIDDEN), "2": nn.Linear(_HIDDEN, num_classes)})
+        super().__init__({"0": Linear(features, _HIDDEN), "2": Linear(_HIDDEN, num_classes)})
 
     def forward(self, outputs: Sequence[Tensor]) -> Float[Tensor, "b classes"]:
         return self["2"](F.relu(self["0"](_means(outputs))))
@@ -91,7 +92,7 @@ class SpatialV2Head(nn.ModuleDict):
     """Two layers with a norm and a SiLU between them on the means of all maps."""
 
     def __init__(self, features: int, *, num_classes: int) -> None:
-        super().__init__({"0": nn.Linear(features, _HIDDEN), "1": ModulatedGroupNorm(_HIDDEN), "3": nn.Linear(_HIDDEN, num_classes)})
+        super().__init__({"0": Linear(features, _HIDDEN), "1": ModulatedGroupNorm(_HIDDEN), "3": Linear(_HIDDEN, num_classes)})
 
     def forward(self, outputs: Sequence[Tensor]) -> Float[Tensor, "b classes"]:
         hidden = self["0"](_means(outputs))[:, :, None, None]

@@ -24,6 +24,7 @@ from triptych.diffusion.dropout import mask_name, masks_ahead
 from triptych.diffusion.norm import NUM_GROUPS, ModulatedGroupNorm, Modulation
 from triptych.nn.convolution import FastConv2d
 from triptych.nn.enlarging import convolved_enlarged
+from triptych.nn.linear import Linear
 from triptych.nn.recomputing import recomputed
 from triptych.nn.resample import enlarged
 
@@ -188,7 +189,7 @@ class Stage(nn.ModuleList):
 
 def _embedder(channels: int, width: int) -> nn.ModuleDict:
     """An MLP of the sinusoids of a number; keys 0 and 2."""
-    return nn.ModuleDict({"0": nn.Linear(channels, width), "2": nn.Linear(width, width)})
+    return nn.ModuleDict({"0": Linear(channels, width), "2": Linear(width, width)})
 
 
 class UNetEncoder(nn.Module):

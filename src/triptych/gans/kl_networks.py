@@ -19,6 +19,7 @@ from triptych.core.errors import ConfigError
 from triptych.gans.norms import GroupNorm
 from triptych.nn.convolution import FastConv2d
 from triptych.nn.enlarging import convolved_enlarged
+from triptych.nn.linear import Linear
 from triptych.nn.precision import widened
 
 _EPSILON = 1e-6  # of all norms
@@ -104,8 +105,8 @@ class Attention(nn.Module):
     def __init__(self, channels: int, settings: KLNetworksConfig) -> None:
         super().__init__()
         self.group_norm = _norm(channels, settings)
-        self.to_q, self.to_k, self.to_v = (nn.Linear(channels, channels) for _ in range(3))
-        self.to_out = nn.ModuleList([nn.Linear(channels, channels)])
+        self.to_q, self.to_k, self.to_v = (Linear(channels, channels) for _ in range(3))
+        self.to_out = nn.ModuleList([Linear(channels, channels)])
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """The feature map, attended to."""

@@ -20,6 +20,7 @@ from triptych.nn import one_hot
 from triptych.nn.convolution import fast_convolution
 from triptych.nn.derived import derived
 from triptych.nn.enlarging import Border, convolved_enlarged, padded
+from triptych.nn.linear import linear
 from triptych.nn.one_hot import OneHot, looked_up
 from triptych.nn.precision import autocast_dtype, autocasted
 
@@ -101,7 +102,7 @@ class Linear(nn.Linear):
 
     def forward(self, input: Float[Tensor, "b in_features"]) -> Float[Tensor, "b out_features"]:
         """The layer's output."""
-        return F.linear(input, normalised_weight(self), self.bias)
+        return linear(input, normalised_weight(self), self.bias)
 
 
 def _reparametrize(layer: nn.Conv2d | nn.Linear, weight_norm: WeightNorm) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from triptych.core.errors import CheckpointError
 from triptych.nn.convolution import fast_convolution
+from triptych.nn.linear import linear
 
 Layers: TypeAlias = Iterator[tuple[str, Tensor]]
 Take: TypeAlias = Callable[[str, tuple[int, ...]], Tensor]
@@ -54,7 +55,7 @@ class Operations:
 
     def linear(self, x: Tensor, name: str, channels: int) -> Tensor:
         """A linear map of the last axis, with a bias."""
-        return F.linear(x, self.take(f"{name}.weight", (channels, x.shape[-1])), self.take(f"{name}.bias", (channels,)))
+        return linear(x, self.take(f"{name}.weight", (channels, x.shape[-1])), self.take(f"{name}.bias", (channels,)))
 
 
 def bordered(x: Tensor, kernel: int, *, stride: int) -> Tensor:

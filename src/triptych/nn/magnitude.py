@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from triptych.nn.convolution import fast_convolution
 from triptych.nn.forward_mode import has_tangent
+from triptych.nn.linear import linear
 
 EPS = 1e-4
 SILU_RMS = 0.596
@@ -133,7 +134,7 @@ class UnitLinear(_UnitLayer):
         super().__init__(out_features, in_features)
 
     def forward(self, x: Float[Tensor, "b i"], gain: Tensor | float = 1.0) -> Float[Tensor, "b o"]:
-        return F.linear(x, self.filters(gain))
+        return linear(x, self.filters(gain))
 
 
 class UnitConv2d(_UnitLayer):

@@ -1,0 +1,74 @@
+"""Linear maps in float32 by the library that uses all of a CPU's vectors.
+
+PyTorch has two libraries that multiply matrices in float32. MKL, which it takes for linear maps, uses half of the vectors of AMD's Zen 5.
+oneDNN, which it takes for convolutions, uses all of them and is twice as fast there (benchmarks/linear.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from triptych.nn.forward_mode import has_tangent
+from triptych.nn.weight_gradient import multiplies_fast, vectors
+
+_FEWEST_NUMBERS = 2**15  # of the result
+_FEWEST_PRODUCTS = 2**22
+
+
+def linear(x: Float[Tensor, "*n i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None = None) -> Float[Tensor, "*n o"]:
+    """What `F.linear` gives, x W^T + bias, and derivatives of any order."""
+    if not by_onednn(x, weight):
+        return F.linear(x, weight, bias)
+    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)):
+        return _Linear.apply(x, weight, bias)
+    return computed(x, weight, bias)
+
+
+class Linear(nn.Linear):
+    """`nn.Linear` by `linear`."""
+
+    def forward(self, input: Float[Tensor, "*n i"]) -> Float[Tensor, "*n o"]:
+        return linear(input, self.weight, self.bias)
+
+
+def by_onednn(x: Float[Tensor, "*n i"], weight: Float[Tensor, "o i"]) -> bool:
+    """Whether oneDNN is faster: for float32 on Zen 5, but for small results and few products, whose calls cost more."""
+    if torch.compiler.is_compiling() or x.device.type != "cpu" or not (x.dtype == weight.dtype == torch.float32):
+        return False
+    if not (vectors() == "AVX512" and multiplies_fast() and torch.backends.mkldnn.is_available()):
+        return False
+    if x.ndim < 2 or torch.is_autocast_enabled("cpu") or has_tangent(x):
+        return False
+    numbers = x.numel() // max(1, x.shape[-1]) * len(weight)
+    return numbers >= _FEWEST_NUMBERS and numbers * x.shape[-1] >= _FEWEST_PRODUCTS
+
+
+def computed(x: Float[Tensor, "*n i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None) -> Float[Tensor, "*n o"]:
+    """x W^T + bias by oneDNN, without derivatives. A matrix may be a view of any layout."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+class _Linear(Function):
+    """y = x W^T + bias. Its gradients are linear maps too: g W by x, and g^T x by the weight."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return computed(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        by_x, by_weight, by_bias = ctx.needs_input_grad
+        rows = gradient.flatten(0, -2)
+        return (
+            linear(gradient, weight.t()) if by_x else None,
+            linear(rows.t(), x.flatten(0, -2).t()) if by_weight else None,
+            rows.sum(0) if by_bias else None,
+        )

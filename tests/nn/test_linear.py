@@ -1,0 +1,136 @@
+"""Linear maps by oneDNN against PyTorch's, with derivatives; when they are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from triptych.nn import linear as linears
+from triptych.nn import weight_gradient as weight_gradients
+from triptych.nn.forward_mode import directional_derivative
+from triptych.nn.linear import Linear, by_onednn, linear
+
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """oneDNN wherever it can be; the shapes of what it multiplied."""
+    shapes: list[tuple[int, ...]] = []
+    computed = linears.computed
+
+    def noted(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        shapes.append((*x.shape, len(weight)))
+        return computed(x, weight, bias)
+
+    monkeypatch.setattr(linears, "computed", noted)
+    monkeypatch.setattr(linears, "by_onednn", lambda x, weight: x.dtype == torch.float32)
+    return shapes
+
+
+def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (2, 3, 7), (2, 2, 3, 7)])
+@pytest.mark.parametrize("biased", [True, False])
+def test_values_and_gradients_are_those_of_pytorch(shape: tuple[int, ...], biased: bool, taken: list[tuple[int, ...]]) -> None:
+    layer = Linear(7, 4, bias=biased)
+    given = [drawn(*shape).requires_grad_(), *layer.parameters()]
+    exact = [each.detach().double().requires_grad_() for each in given]
+    y, wanted = layer(given[0]), F.linear(*exact)
+    torch.testing.assert_close(y.double(), wanted, rtol=1e-5, atol=1e-6)
+    gradient = drawn(*y.shape, seed=1)
+    found = torch.autograd.grad(y, given, gradient)
+    for ours, theirs in zip(found, torch.autograd.grad(wanted, exact, gradient.double()), strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5)
+    assert taken == [(*shape, 4), (*shape[:-1], 4, 7), (4, y.numel() // 4, 7)]
+
+
+def test_views_of_other_memory_layouts_are_multiplied_as_they_are(taken: list[tuple[int, ...]]) -> None:
+    x, weight = drawn(7, 5).t(), drawn(7, 4, seed=1).t()
+    torch.testing.assert_close(linear(x, weight), x @ weight.t())
+    x, weight = drawn(5, 2, 7)[:, 1], drawn(9, 8)[1:5, 1:]
+    torch.testing.assert_close(linear(x, weight), x @ weight.t())
+    assert taken == [(5, 7, 4), (5, 7, 4)]
+
+
+def test_second_derivatives_are_those_of_pytorch(taken: list[tuple[int, ...]]) -> None:
+    def penalty(*given: torch.Tensor) -> torch.Tensor:
+        multiply = linear if given[0].dtype == torch.float32 else F.linear
+        x, weight, bias = given
+        (slope,) = torch.autograd.grad(multiply(x, weight, bias).pow(3).sum(), x, create_graph=True)
+        return slope.pow(2).sum()
+
+    given = [each.requires_grad_() for each in (drawn(5, 7), drawn(4, 7, seed=1), drawn(4, seed=2))]
+    exact = [each.detach().double().requires_grad_() for each in given]
+    found, wanted = torch.autograd.grad(penalty(*given), given), torch.autograd.grad(penalty(*exact), exact)
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-3)
+    assert len(taken) == 7
+
+
+def test_only_what_is_asked_for_iscomputed(taken: list[tuple[int, ...]]) -> None:
+    x, weight = drawn(5, 7), drawn(4, 7, seed=1)
+    assert not linear(x, weight).requires_grad
+    with torch.no_grad():
+        assert not linear(x.requires_grad_(), weight).requires_grad
+    taken.clear()
+    linear(x, weight).sum().backward()
+    assert (taken, weight.grad) == ([(5, 7, 4), (5, 4, 7)], None)
+    taken.clear()
+    linear(x.detach(), weight, bias := drawn(4).requires_grad_()).sum().backward()
+    assert taken == [(5, 7, 4)]
+    assert bias.grad is not None and bias.grad.tolist() == [5.0] * 4
+
+
+@pytest.fixture
+def zen_5(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bool]]:
+    """What the CPU is said to be capable of: what Zen 5 is."""
+    able = dict.fromkeys(("avx512_vp2intersect", "avx512_bf16"), True)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able, raising=False)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    weight_gradients.vectors.cache_clear()
+    weight_gradients.multiplies_fast.cache_clear()
+    yield able
+    weight_gradients.vectors.cache_clear()
+    weight_gradients.multiplies_fast.cache_clear()
+
+
+def test_onednn_is_for_many_products_in_float32_on_zen_5(zen_5: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    def chosen(*shape: int, outs: int = 128, dtype: torch.dtype = torch.float32) -> bool:
+        return by_onednn(torch.empty(shape, dtype=dtype), torch.empty(outs, shape[-1], dtype=dtype))
+
+    assert chosen(256, 128) and chosen(16, 16, 128)  # 2**15 numbers, 2**22 products
+    assert not chosen(255, 128) and not chosen(256, 127)
+    assert not chosen(256, 256, outs=127)
+    assert not chosen(2**15, outs=2**8)  # a vector
+    assert not chosen(256, 128, dtype=torch.float64) and not chosen(256, 128, dtype=torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not chosen(256, 128)
+    assert not by_onednn(torch.empty(256, 128, device="meta"), torch.empty(128, 128, device="meta"))
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert not chosen(256, 128)
+    monkeypatch.undo()
+
+
+def test_onednn_is_not_for_other_cpus(zen_5: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.empty(256, 128)
+    assert by_onednn(x, x)
+    zen_5.pop("avx512_vp2intersect")
+    weight_gradients.multiplies_fast.cache_clear()
+    assert not by_onednn(x, x)
+    zen_5["avx512_vp2intersect"] = True
+    weight_gradients.multiplies_fast.cache_clear()
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    weight_gradients.vectors.cache_clear()
+    assert not by_onednn(x, x)
+
+
+def test_a_derivative_forwards_is_left_to_pytorch(zen_5: dict[str, bool]) -> None:
+    x, weight, along = drawn(256, 128), drawn(128, 128, seed=1), drawn(256, 128, seed=2)
+    assert by_onednn(x, weight)
+    torch.testing.assert_close(directional_derivative(lambda x: linear(x, weight), (x,), (along,)), along @ weight.t())
