@@ -45,7 +45,7 @@ from triptych.data.latents import HELD_OUT, LABELS, MEAN, STAMP, STD, LatentStam
 from triptych.diffusion import dit, edm2_network
 from triptych.engine.loop import Loop
 from triptych.engine.precision import native_precision
-from triptych.nn import linear, magnitude
+from triptych.nn import convolution, linear, magnitude
 from triptych.recipes.config import RunConfig
 from triptych.recipes.edm2 import edm2_img64_xs
 from triptych.recipes.flow_matching import sit_b_2
@@ -190,6 +190,7 @@ PLAIN: list[tuple[Any, str, Callable[..., Any]]] = [
     (dit, "_normalised", plain_normalised),
     (dit, "attend", F.scaled_dot_product_attention),
     (linear, "by_onednn", lambda x, weight: False),
+    *((convolution, f"by_{way}", lambda x, weight, **named: False) for way in ("tiles", "rows", "products")),
     (edm2_network.EDM2Block, "forward", plain_block),
     (magnitude._UnitLayer, "filters", plain_filters),
     (magnitude, "unit", plain_unit),

@@ -46,6 +46,7 @@ def test_values_and_gradients_are_those_of_pytorch(way: str, sides: str, kernel:
     for ours, theirs in zip(found, (y.detach(), by_x, by_weight), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
         assert ours.is_contiguous(memory_format=torch.channels_last)
+    assert not found[0]._is_view()
 
 
 @pytest.mark.parametrize("channels", [64, 256])
@@ -198,6 +199,14 @@ def test_a_fast_convolution_by_tiles_has_the_derivatives_of_pytorch_twice(tiles:
         return torch.autograd.grad(fast_convolution(*given, padding=1).pow(3).sum(), given, create_graph=True)
 
     assert torch.autograd.gradcheck(gradients, (x, weight, bias), fast_mode=True)
+
+
+def test_what_comes_out_can_be_changed_in_place(tiles: list[str]) -> None:
+    x, weight = numbers(2, 4, 8, 8).requires_grad_(), numbers(5, 4, 3, 3, seed=1).requires_grad_()
+    wanted = torch.autograd.grad(F.relu(F.conv2d(x, weight, padding=1).mul(3)).pow(2).sum(), (x, weight))
+    changed = F.relu(fast_convolution(x, weight, padding=1).mul_(3), inplace=True)
+    torch.testing.assert_close(torch.autograd.grad(changed.pow(2).sum(), (x, weight)), wanted)
+    assert sorted(tiles) == ["convolved", "input_gradient", "weight_gradient"]
 
 
 def test_a_frozen_network_and_one_without_gradients_take_tiles(tiles: list[str]) -> None:

@@ -14,6 +14,7 @@ import pytest
 from tests.data.pairs import as_map, levels, write
 from tests.data.pictures import encoded
 from tests.data.test_poses import png
+from triptych.cli.data_doctor import said
 from triptych.cli.main import main
 from triptych.core.batch import ClipLength
 from triptych.core.errors import DataError
@@ -79,6 +80,7 @@ def test_sound_clips_are_fit(root: Path, further: dict[str, object]) -> None:
     found = examine(config, workers=0)
     assert found.fit and named(found) == {} and not stops(config)
     assert found.count(0) == 2 * FRAMES, "frames alone are counted"
+    assert next(said(found)) == f"{root} (clips): {2 * FRAMES} to train on, 0 held out"
     kinds = {found.part(item).kind for item in range(len(found.rows))}
     assert kinds >= set(further) & {"points", "flow", "limbs", "densepose", "landmarks"}
 

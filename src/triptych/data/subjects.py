@@ -159,7 +159,7 @@ class Subjects:
 
     def _files(self) -> Iterator[Path]:
         yield from matched(self.place) or [self.place]
-        folders = [part.stored for part in self.parts if isinstance(part.stored, Files) and self.source in ("folder", "pairs")]
+        folders = [part.stored for part in self.parts if isinstance(part.stored, Files) and self.source in ("folder", "pairs", "clips")]
         for stored in folders:
             place = Path(str(stored.place))
             yield from (place / stored.names[k] for k in range(len(stored.names)))
@@ -285,13 +285,17 @@ def _open_pairs(config: PairedDataConfig, left_out: LeftOut) -> Subjects:
     try:
         return _matched(config, path, [train_root] if held_root is None else [train_root, held_root], left_out)
     except DataError as error:
-        return _refused(path, "pairs", error)
+        return _refused(path, _named(config), error)
+
+
+def _named(config: PairedDataConfig) -> str:
+    return "clips" if isinstance(config, ClipDataConfig) else "pairs"
 
 
 def _matched(config: PairedDataConfig, path: Path, folders: Sequence[Path], left_out: LeftOut) -> Subjects:
     """The members of all pairs, each folder of each type a part, and which of them belong together."""
     types = list(config.folders if isinstance(config, ClipDataConfig) else folder_settings(config))
-    subjects = Subjects(path, "pairs", [], np.zeros(0, dtype=np.uint8), skips=config.skips)
+    subjects = Subjects(path, _named(config), [], np.zeros(0, dtype=np.uint8), skips=config.skips)
     pairs: list[list[int]] = []
     passed_over: list[int] = []
     for side, root in zip((TRAIN, HELD_OUT), folders, strict=False):

@@ -126,11 +126,13 @@ class _Rows:
         """A^T of what a convolution makes of the rows at each point, with the kernel of the point."""
         y = spread = None
         for part in self.parts(channels=max(kernels[0].shape[:2])):
-            z = [convolve(_row(rows), kernel).permute(0, 2, 3, 1) for rows, kernel in zip(self.at_points(part), kernels, strict=True)]
+            z = [convolve(_row(rows), kernel) for rows, kernel in zip(self.at_points(part), kernels, strict=True)]
             if y is None or spread is None:
-                spread = z[0].new_empty(self.images, self.down, self.made, *z[0].shape[2:])
-                y = spread.flatten(1, 2).permute(0, 3, 1, 2)
-            _add_up(z, out=spread[part])
+                _, o, _, w = z[0].shape
+                # No view, for then no one could change it in place.
+                y = torch.empty((self.images, o, self.down * self.made, w), dtype=z[0].dtype, memory_format=torch.channels_last)
+                spread = y.permute(0, 2, 3, 1).view(self.images, self.down, self.made, w, o)
+            _add_up([each.permute(0, 2, 3, 1) for each in z], out=spread[part])
         assert y is not None
         return y if y.shape[2] == self.height else y[:, :, : self.height].clone(memory_format=torch.channels_last)
 
