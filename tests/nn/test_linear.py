@@ -47,7 +47,8 @@ def test_values_and_gradients_are_those_of_pytorch(shape: tuple[int, ...], biase
     found = torch.autograd.grad(y, given, gradient)
     for ours, theirs in zip(found, torch.autograd.grad(wanted, exact, gradient.double()), strict=True):
         torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5)
-    assert taken == [(*shape, 4), (*shape[:-1], 4, 7), (4, y.numel() // 4, 7)]
+    rows = y.numel() // 4
+    assert taken == [(rows, 7, 4), (rows, 4, 7), (4, rows, 7)]
 
 
 def test_views_of_other_memory_layouts_are_multiplied_as_they_are(taken: list[tuple[int, ...]]) -> None:
@@ -56,6 +57,15 @@ def test_views_of_other_memory_layouts_are_multiplied_as_they_are(taken: list[tu
     x, weight = drawn(5, 2, 7)[:, 1], drawn(9, 8)[1:5, 1:]
     torch.testing.assert_close(linear(x, weight), x @ weight.t())
     assert taken == [(5, 7, 4), (5, 7, 4)]
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (2, 3, 7)])
+def test_what_comes_out_can_be_changed_in_place(shape: tuple[int, ...], taken: list[tuple[int, ...]]) -> None:
+    x, weight = drawn(*shape).requires_grad_(), drawn(4, 7, seed=1).requires_grad_()
+    wanted = torch.autograd.grad(F.relu(F.linear(x, weight).mul(3)).pow(2).sum(), (x, weight))
+    found = torch.autograd.grad(F.relu(linear(x, weight).mul_(3), inplace=True).pow(2).sum(), (x, weight))
+    torch.testing.assert_close(found, wanted)
+    assert len(taken) == 3
 
 
 def test_second_derivatives_are_those_of_pytorch(taken: list[tuple[int, ...]]) -> None:

@@ -25,9 +25,10 @@ def linear(x: Float[Tensor, "*n i"], weight: Float[Tensor, "o i"], bias: Float[T
     """What `F.linear` gives, x W^T + bias, and derivatives of any order."""
     if not by_onednn(x, weight):
         return F.linear(x, weight, bias)
-    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)):
-        return _Linear.apply(x, weight, bias)
-    return computed(x, weight, bias)
+    rows = x.flatten(0, -2)
+    learns = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad))
+    y = _Linear.apply(rows, weight, bias) if learns else computed(rows, weight, bias)
+    return y.unflatten(0, x.shape[:-1])
 
 
 class Linear(nn.Linear):
@@ -49,7 +50,7 @@ def by_onednn(x: Float[Tensor, "*n i"], weight: Float[Tensor, "o i"]) -> bool:
     return numbers >= _FEWEST_NUMBERS and numbers * x.shape[-1] >= _FEWEST_PRODUCTS
 
 
-def computed(x: Float[Tensor, "*n i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None) -> Float[Tensor, "*n o"]:
+def computed(x: Float[Tensor, "n i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None) -> Float[Tensor, "n o"]:
     """x W^T + bias by oneDNN, without derivatives. A matrix may be a view of any layout."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
@@ -66,9 +67,8 @@ class _Linear(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, weight = ctx.saved_tensors
         by_x, by_weight, by_bias = ctx.needs_input_grad
-        rows = gradient.flatten(0, -2)
         return (
             linear(gradient, weight.t()) if by_x else None,
-            linear(rows.t(), x.flatten(0, -2).t()) if by_weight else None,
-            rows.sum(0) if by_bias else None,
+            linear(gradient.t(), x.t()) if by_weight else None,
+            gradient.sum(0) if by_bias else None,
         )
