@@ -100,6 +100,13 @@ def test_without_gradients_nothing_is_kept() -> None:
     assert convolution(*(part.detach() for part in inputs("3x3")), padding=1).requires_grad is False
 
 
+@pytest.mark.parametrize("kind", [Conv2d, FastConv2d])
+def test_a_compiler_makes_one_graph_of_it(kind: type[torch.nn.Conv2d]) -> None:
+    layer, x = kind(4, 4, 3, padding=1), numbers(2, 4, 5, 5).detach().float()  # in float64 there is nothing to choose
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), F.conv2d(x, layer.weight, layer.bias, padding=1))
+
+
 KERNELS = {
     "3x3": (3, 3, 1, 1),
     "1x1": (1, 1, 0, 1),

@@ -56,7 +56,17 @@ def test_views_of_other_memory_layouts_are_multiplied_as_they_are(taken: list[tu
     torch.testing.assert_close(linear(x, weight), x @ weight.t())
     x, weight = drawn(5, 2, 7)[:, 1], drawn(9, 8)[1:5, 1:]
     torch.testing.assert_close(linear(x, weight), x @ weight.t())
-    assert taken == [(5, 7, 4), (5, 7, 4)]
+    x, weight = drawn(5, 1).expand(5, 7), drawn(1, 7, seed=1).expand(4, 7)
+    torch.testing.assert_close(linear(x, weight), x @ weight.t())
+    assert taken == [(5, 7, 4)] * 3
+
+
+@pytest.mark.parametrize("bias", [drawn(4, 2)[:, 0], drawn(1).expand(4), drawn(5)[1:]], ids=["steps", "one number", "a part"])
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_bias_may_be_a_view(bias: torch.Tensor, learns: bool, taken: list[tuple[int, ...]]) -> None:
+    x, weight = drawn(5, 7), drawn(4, 7, seed=1).requires_grad_(learns)
+    torch.testing.assert_close(linear(x, weight, bias), x @ weight.t() + bias)
+    assert len(taken) == 1
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (2, 3, 7)])
@@ -66,13 +76,18 @@ def test_what_comes_out_can_be_changed_in_place(shape: tuple[int, ...], taken: l
     found = torch.autograd.grad(F.relu(linear(x, weight).mul_(3), inplace=True).pow(2).sum(), (x, weight))
     torch.testing.assert_close(found, wanted)
     assert len(taken) == 3
+    with torch.no_grad():
+        y, scale = linear(x, weight), torch.ones(()).requires_grad_()
+    y.mul_(scale).sum().backward()
+    torch.testing.assert_close(scale.grad, F.linear(x, weight).detach().sum())
 
 
-def test_second_derivatives_are_those_of_pytorch(taken: list[tuple[int, ...]]) -> None:
+@pytest.mark.parametrize(("by", "products"), [(0, 7), (1, 7)], ids=["x", "weight"])
+def test_second_derivatives_are_those_of_pytorch(by: int, products: int, taken: list[tuple[int, ...]]) -> None:
     def penalty(*given: torch.Tensor) -> torch.Tensor:
         multiply = linear if given[0].dtype == torch.float32 else F.linear
         x, weight, bias = given
-        (slope,) = torch.autograd.grad(multiply(x, weight, bias).pow(3).sum(), x, create_graph=True)
+        (slope,) = torch.autograd.grad(multiply(x, weight, bias).pow(3).sum(), given[by], create_graph=True)
         return slope.pow(2).sum()
 
     given = [each.requires_grad_() for each in (drawn(5, 7), drawn(4, 7, seed=1), drawn(4, seed=2))]
@@ -80,10 +95,10 @@ def test_second_derivatives_are_those_of_pytorch(taken: list[tuple[int, ...]]) -
     found, wanted = torch.autograd.grad(penalty(*given), given), torch.autograd.grad(penalty(*exact), exact)
     for ours, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-3)
-    assert len(taken) == 7
+    assert len(taken) == products
 
 
-def test_only_what_is_asked_for_iscomputed(taken: list[tuple[int, ...]]) -> None:
+def test_only_what_is_asked_for_is_computed(taken: list[tuple[int, ...]]) -> None:
     x, weight = drawn(5, 7), drawn(4, 7, seed=1)
     assert not linear(x, weight).requires_grad
     with torch.no_grad():
@@ -95,6 +110,9 @@ def test_only_what_is_asked_for_iscomputed(taken: list[tuple[int, ...]]) -> None
     linear(x.detach(), weight, bias := drawn(4).requires_grad_()).sum().backward()
     assert taken == [(5, 7, 4)]
     assert bias.grad is not None and bias.grad.tolist() == [5.0] * 4
+    taken.clear()
+    linear(x.detach(), weight.requires_grad_()).sum().backward()
+    assert taken == [(5, 7, 4), (4, 5, 7)] and weight.grad is not None
 
 
 @pytest.fixture
@@ -117,11 +135,14 @@ def test_onednn_is_for_many_products_in_float32_on_zen_5(zen_5: dict[str, bool],
     assert chosen(256, 128) and chosen(16, 16, 128)  # 2**15 numbers, 2**22 products
     assert not chosen(255, 128) and not chosen(256, 127)
     assert not chosen(256, 256, outs=127)
-    assert not chosen(2**15, outs=2**8)  # a vector
+    assert chosen(1, 128, outs=2**15) and not chosen(128, outs=2**15)  # a vector
     assert not chosen(256, 128, dtype=torch.float64) and not chosen(256, 128, dtype=torch.bfloat16)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert not chosen(256, 128)
     assert not by_onednn(torch.empty(256, 128, device="meta"), torch.empty(128, 128, device="meta"))
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.compiler, "is_compiling", lambda: True)
+        assert not chosen(256, 128)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert not chosen(256, 128)
     monkeypatch.undo()
@@ -144,3 +165,7 @@ def test_a_derivative_forwards_is_left_to_pytorch(zen_5: dict[str, bool]) -> Non
     x, weight, along = drawn(256, 128), drawn(128, 128, seed=1), drawn(256, 128, seed=2)
     assert by_onednn(x, weight)
     torch.testing.assert_close(directional_derivative(lambda x: linear(x, weight), (x,), (along,)), along @ weight.t())
+    along, bias = drawn(128, 128, seed=2), drawn(128, seed=3)
+    torch.testing.assert_close(directional_derivative(lambda weight: linear(x, weight), (weight,), (along,)), x @ along.t())
+    slope = directional_derivative(lambda bias: linear(x, weight, bias), (bias,), (along[0],))
+    torch.testing.assert_close(slope, along[0].expand(256, 128))

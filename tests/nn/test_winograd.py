@@ -49,6 +49,18 @@ def test_values_and_gradients_are_those_of_pytorch(way: str, sides: str, kernel:
     assert not found[0]._is_view()
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_all_is_on_the_device_of_what_is_given(way: str) -> None:
+    x, weight, gradient = numbers(2, 3, 8, 8), numbers(4, 3, 3, 3, seed=1), numbers(2, 4, 8, 8, seed=2)
+    with torch.device("meta"):
+        found = (
+            WAYS[way].convolved(x, weight, padding=1),
+            WAYS[way].input_gradient(gradient, weight, padding=1),
+            WAYS[way].weight_gradient(x, gradient, kernel=3, padding=1),
+        )
+    assert {each.device.type for each in found} == {"cpu"}
+
+
 @pytest.mark.parametrize("channels", [64, 256])
 def test_errors_of_rounding_are_about_those_of_pytorch(channels: int) -> None:
     drawn = numbers(2, channels, 16, 16), numbers(channels, channels, 3, 3, seed=1) / (3 * channels**0.5)
@@ -83,12 +95,13 @@ def choice(monkeypatch: pytest.MonkeyPatch, decide: Callable[..., bool]) -> Call
 
     def chosen(capability: str = "AVX2", *, learning: bool = False, side: int = 16, images: int = 8, threads: int = 1, **other) -> bool:
         given = {"channels": 128, "outs": 128, "kernel": 3, "stride": 1, "padding": 1, "dtype": torch.float32, "width": side, **other}
+        kind = {"dtype": given["dtype"], "device": given.get("device", "cpu")}
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
         weight_gradients.vectors.cache_clear()
         weight_gradients.multiplies_fast.cache_clear()
         monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-        x = torch.empty(images, given["channels"], side, given["width"], dtype=given["dtype"])
-        weight = torch.empty(given["outs"], given["channels"], given["kernel"], given["kernel"], dtype=given["dtype"])
+        x = torch.empty(images, given["channels"], side, given["width"], **kind)
+        weight = torch.empty(given["outs"], given["channels"], given["kernel"], given["kernel"], **kind)
         return decide(x, weight, stride=given["stride"], padding=given["padding"], learning=learning)
 
     return chosen
@@ -97,7 +110,8 @@ def choice(monkeypatch: pytest.MonkeyPatch, decide: Callable[..., bool]) -> Call
 def test_tiles_are_for_many_channels_and_pixels_in_float32(able: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = choice(monkeypatch, winograd.by_tiles)
     assert chosen()
-    assert chosen(padding=0, side=18)
+    assert chosen(padding=0, side=18) and chosen(padding=2)
+    assert not chosen(device="meta")
     assert not chosen("DEFAULT")
     assert not chosen(dtype=torch.float64)
     assert not chosen(dtype=torch.bfloat16)
@@ -126,6 +140,8 @@ def test_tiles_are_for_many_channels_and_pixels_in_float32(able: dict[str, bool]
         able.clear()
         able.update(dict.fromkeys(has, True))
         assert chosen("AVX512", channels=256, outs=256) == taken and chosen("AVX2")
+    with torch.autocast("cpu", dtype=torch.bfloat16):  # as where a gradient is taken within it
+        assert not chosen()
 
 
 def test_rows_are_for_narrower_maps_too_and_larger_ones(able: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,6 +152,7 @@ def test_rows_are_for_narrower_maps_too_and_larger_ones(able: dict[str, bool], m
         assert chosen(capability, images=64, threads=4) and not chosen(capability, images=80, threads=5)
         assert chosen(capability, images=64, channels=64, outs=64) and not chosen(capability, images=128, channels=48, outs=64)
         assert chosen(capability, images=21, padding=0) and not chosen(capability, images=20, padding=0)  # 14x14 pixels each
+    assert not chosen(images=256, channels=48, outs=64, threads=2)
     assert chosen(images=128, channels=64, outs=64, threads=2) and not chosen("AVX512", images=128, channels=64, outs=64, threads=2)
     assert chosen("AVX512", images=64, channels=96, outs=96, threads=2)
     assert chosen("AVX512", images=32, channels=96, outs=96, learning=True) and not chosen(images=32, learning=True)
@@ -147,8 +164,19 @@ def test_rows_are_for_narrower_maps_too_and_larger_ones(able: dict[str, bool], m
     assert chosen(side=32, images=1, **wide) and not chosen(side=30, images=1, **wide)  # 1024 pixels
     assert chosen(side=64, images=5, width=14) and not chosen(side=64, images=8, width=13)
     assert not chosen(side=5, width=64, images=16)  # 2 tiles of 4 rows for 5
-    for refused in ({"dtype": torch.float64}, {"dtype": torch.bfloat16}, {"stride": 2}, {"padding": 3}, {"kernel": 1}, {"kernel": 5}):
+    assert chosen(images=64, padding=2)
+    for refused in (
+        {"device": "meta"},
+        {"dtype": torch.float64},
+        {"dtype": torch.bfloat16},
+        {"stride": 2},
+        {"padding": 3},
+        {"kernel": 1},
+        {"kernel": 5},
+    ):
         assert not chosen(images=64, **refused)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not chosen(images=64)
 
 
 def test_tiles_go_before_rows(able: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,5 +270,7 @@ def test_a_derivative_forwards_takes_no_tiles(monkeypatch: pytest.MonkeyPatch) -
     x, weight, along = (numbers(*shape).float() for shape in ((8, 128, 16, 16), (128, 128, 3, 3), (8, 128, 16, 16)))
     assert winograd.by_tiles(x, weight, stride=1, padding=1)
     slope = directional_derivative(lambda x: fast_convolution(x, weight, padding=1), (x,), (along,))
+    by_weight = directional_derivative(lambda weight: fast_convolution(x, weight, padding=1), (weight,), (weight + 1,))
     weight_gradients.vectors.cache_clear()
     torch.testing.assert_close(slope, F.conv2d(along, weight, padding=1))
+    torch.testing.assert_close(by_weight, F.conv2d(x, weight + 1, padding=1))

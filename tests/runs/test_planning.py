@@ -21,6 +21,7 @@ from triptych.core.rng import Rng
 from triptych.engine.allocator import return_freed_memory
 from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import World
+from triptych.nn import linear
 from triptych.runs import disk, plan_probe, planning, train
 from triptych.runs.operations import Operations
 from triptych.runs.plan_figures import Memory, Plan, Size, kept_bytes, line_through, rounded, step_seconds, times_due
@@ -278,6 +279,15 @@ def test_operations_by_hand():
     with Operations() as backward:
         out.sum().backward()
     assert backward.count >= 2 * attention.count  # its products are taken again in the backward pass
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
+def test_operations_of_a_linear_map_by_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "by_onednn", lambda x, weight: True)
+    x, weight = torch.randn(5, 7, requires_grad=True), torch.randn(3, 7, requires_grad=True)
+    with Operations() as both:
+        linear.linear(x, weight).sum().backward()
+    assert both.count == 3 * 2 * 5 * 7 * 3
 
 
 def test_operations_of_a_training_are_three_times_those_of_its_loss():

@@ -23,12 +23,13 @@ _FEWEST_PRODUCTS = 2**22
 
 def linear(x: Float[Tensor, "*n i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None = None) -> Float[Tensor, "*n o"]:
     """What `F.linear` gives, x W^T + bias, and derivatives of any order."""
-    if not by_onednn(x, weight):
+    if not by_onednn(x, weight) or (bias is not None and has_tangent(bias)):
         return F.linear(x, weight, bias)
     rows = x.flatten(0, -2)
     learns = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad))
     y = _Linear.apply(rows, weight, bias) if learns else computed(rows, weight, bias)
-    return y.unflatten(0, x.shape[:-1])
+    # No view, which no one could change in place where it was made without gradients.
+    return y if x.ndim == 2 else torch.ops.aten._unsafe_view(y, (*x.shape[:-1], len(weight)))
 
 
 class Linear(nn.Linear):
@@ -39,20 +40,21 @@ class Linear(nn.Linear):
 
 
 def by_onednn(x: Float[Tensor, "*n i"], weight: Float[Tensor, "o i"]) -> bool:
-    """Whether oneDNN is faster: for float32 on Zen 5, but for small results and few products, whose calls cost more."""
+    """Whether oneDNN is faster: for float32 on Zen 5. With small results or few products its calls cost more than they save."""
     if torch.compiler.is_compiling() or x.device.type != "cpu" or not (x.dtype == weight.dtype == torch.float32):
         return False
     if not (vectors() == "AVX512" and multiplies_fast() and torch.backends.mkldnn.is_available()):
         return False
-    if x.ndim < 2 or torch.is_autocast_enabled("cpu") or has_tangent(x):
+    if x.ndim < 2 or torch.is_autocast_enabled("cpu") or has_tangent(x) or has_tangent(weight):
         return False
     numbers = x.numel() // max(1, x.shape[-1]) * len(weight)
     return numbers >= _FEWEST_NUMBERS and numbers * x.shape[-1] >= _FEWEST_PRODUCTS
 
 
 def computed(x: Float[Tensor, "n i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None) -> Float[Tensor, "n o"]:
-    """x W^T + bias by oneDNN, without derivatives. A matrix may be a view of any layout."""
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    """x W^T + bias by oneDNN, without derivatives. The matrices may be views of any layout."""
+    # oneDNN reads the numbers of a bias as if they lay one behind the other, and beyond its end where they do not.
+    return torch.ops.mkldnn._linear_pointwise(x, weight, None if bias is None else bias.contiguous(), "none", [], "")
 
 
 class _Linear(Function):

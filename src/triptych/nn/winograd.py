@@ -58,9 +58,11 @@ def by_tiles(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh kw"], *,
     It takes tiles enough to make up for the transforms of the kernels, and channels enough for those of the tiles, with several threads
     more; with many nothing is known (benchmarks/winograd.py). With AVX-512 and products as fast as Zen 5's it never is.
     """
+    if not possible(x, weight, stride=stride, padding=padding) or (vectors() == "AVX512" and multiplies_fast()):
+        return False
     (o, i), (b, _, *sides) = weight.shape[:2], x.shape
     threads, fewest_channels = torch.get_num_threads(), _NARROWEST.get(vectors())
-    if fewest_channels is None or not possible(x, weight, stride=stride, padding=padding) or (vectors() == "AVX512" and multiplies_fast()):
+    if fewest_channels is None:
         return False
     rows, columns = (side + 2 * padding - 2 for side in sides)
     tiles = b * -(-rows // 4) * -(-columns // 4)
@@ -75,11 +77,12 @@ def by_tiles(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh kw"], *,
 
 def possible(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh kw"], *, stride: int, padding: int) -> bool:
     """Whether it is a convolution that can be computed with fewer multiplications, and about which something is known on this CPU."""
+    # Asked first: a compiler would end its graph at the other questions, here and in the callers.
     if torch.compiler.is_compiling() or x.device.type != "cpu" or not (x.dtype == weight.dtype == torch.float32):
         return False
-    return (
-        weight.shape[2:] == (3, 3) and stride == 1 and 0 <= padding < 3 and torch.get_num_threads() <= _MOST_THREADS and not has_tangent(x)
-    )
+    if torch.is_autocast_enabled("cpu") or has_tangent(x) or has_tangent(weight):  # autocast would round the products to half precision
+        return False
+    return weight.shape[2:] == (3, 3) and stride == 1 and 0 <= padding < 3 and torch.get_num_threads() <= _MOST_THREADS
 
 
 class Transforms(NamedTuple):

@@ -10,9 +10,9 @@ with the values z of the bracket at the points 0, p, -p, q, -q and infinity. Tho
     0: p^2 q^2 x_0 - (p^2 + q^2) x_2 + x_4,    infinity: p^2 q^2 x_1 - (p^2 + q^2) x_3 + x_5,
     p and -p: (x_4 - q^2 x_2) +- p (x_3 - q^2 x_1),    q and -q: (x_4 - p^2 x_2) +- q (x_3 - p^2 x_1),
 
-and so do those of y, y_r = (sum over the points a of a^r z_a) + [r = m - 1] z_infinity. Tiles, for both axes, take half as many
-multiplications again. But one and a half times as many numbers as a map has go through memory here, and two and a quarter times as many
-there; and these are convolutions, for which PyTorch reaches the full rate of a CPU.
+and so do those of y, y_r = (sum over the points a of a^r z_a) + [r = m - 1] z_infinity. Tiles do this for both axes, with half as
+many multiplications as rows. But one and a half times as many numbers as a map has go through memory here, and two and a quarter times as
+many there; and these are convolutions, for which PyTorch reaches the full rate of a CPU.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _MOST_VALUES = 2**22  # of six rows at the points, of all tiles that are compute
 
 def by_rows(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh kw"], *, stride: int, padding: int, learning: bool = False) -> bool:
     """Whether a convolution is faster so, or the gradient of its weight with `learning` (benchmarks/winograd.py)."""
-    fewest = _FEWEST_CHANNELS.get((vectors(), learning))
-    if fewest is None or not possible(x, weight, stride=stride, padding=padding):
+    fewest = _FEWEST_CHANNELS.get((vectors(), learning)) if possible(x, weight, stride=stride, padding=padding) else None
+    if fewest is None:
         return False
     (o, i), (b, _, *sides), threads = weight.shape[:2], x.shape, torch.get_num_threads()
     rows, columns = (side + 2 * padding - 2 for side in sides)
@@ -71,7 +71,7 @@ def weight_gradient(
     (i, o), rows = (x.shape[1], gradient.shape[1]), _Rows(x, kernel=kernel, padding=padding)
     whole = bordered(gradient.permute(0, 2, 3, 1), rows=(0, rows.down * rows.made - rows.height), columns=(0, 0))
     whole = whole.reshape(rows.images, rows.down, rows.made, -1, o)
-    like = torch.empty((o, i, 1, kernel), dtype=x.dtype, memory_format=torch.channels_last)
+    like = torch.empty((o, i, 1, kernel), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     shape = [1, 1], [0, padding], [1, 1], False, [0, 0], 1, (False, True, False)
     found: list[Tensor] = []
     for part in rows.parts(channels=max(i, o)):
@@ -130,7 +130,8 @@ class _Rows:
             if y is None or spread is None:
                 _, o, _, w = z[0].shape
                 # No view, for then no one could change it in place.
-                y = torch.empty((self.images, o, self.down * self.made, w), dtype=z[0].dtype, memory_format=torch.channels_last)
+                shape = self.images, o, self.down * self.made, w
+                y = torch.empty(shape, dtype=z[0].dtype, device=z[0].device, memory_format=torch.channels_last)
                 spread = y.permute(0, 2, 3, 1).view(self.images, self.down, self.made, w, o)
             _add_up([each.permute(0, 2, 3, 1) for each in z], out=spread[part])
         assert y is not None

@@ -18,10 +18,16 @@ def _attention_backward(gradient: Any, query: Any, key: Any, value: Any, *_: Any
     return sdpa_backward_flop_count(gradient.shape, query.shape, key.shape, value.shape)
 
 
+def _linear(x: Any, weight: Any, *_: Any, out_val: Any = None, **__: Any) -> int:
+    return 2 * x.numel() * len(weight)
+
+
 _ON_CPU: dict[Any, Callable[..., int]] = {  # PyTorch's table has those of a GPU alone
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
 }
+if torch.backends.mkldnn.is_available():
+    _ON_CPU[torch.ops.mkldnn._linear_pointwise] = _linear
 
 
 class Operations(TorchDispatchMode):
