@@ -1235,7 +1235,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("nn/convolution.py", "return winograd_rows if by_rows(x", "return winograd if by_rows(x", *_tests("nn", "winograd")),
     ("nn/winograd.py", 'if torch.is_autocast_enabled("cpu") or has_tangent(x)', "if has_tangent(x)"),
     ("nn/winograd.py", "or has_tangent(weight):", ":"),
-    ("nn/winograd.py", "if torch.compiler.is_compiling() or x.device", "if x.device"),
+    ("nn/winograd.py", "if torch.compiler.is_compiling() or x.device", "if x.device", *_tests("nn", "convolution")),
     ("nn/linear.py", "numbers >= _FEWEST_NUMBERS and", ""),
     ("nn/linear.py", "numbers * x.shape[-1] >= _FEWEST_PRODUCTS", "True"),
     ("nn/linear.py", "if x.ndim < 2 or", "if"),
