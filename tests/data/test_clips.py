@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -274,6 +275,13 @@ def test_what_is_wrong_is_named_in_one_line(tmp_path: Path, change, message: str
 def other_size() -> list[tuple[str, bytes]]:
     pixels = frame(0, 8, size=(16, 10))
     return [("images", encoded(pixels)), ("labels", as_map(pixels[..., 1] // 18))]
+
+
+def test_the_only_clip_cannot_be_held_out(tmp_path: Path) -> None:
+    config = settings(write_clips(tmp_path, (9,)), validation_fraction=0.9999999)
+    said = "images: the only clip is held out, so that none is left to train on; give more clips, or set data.validation_fraction to 0"
+    with pytest.raises(DataError, match=re.escape(said)):
+        config.open()
 
 
 def test_settings_that_do_not_fit(root: Path) -> None:

@@ -111,7 +111,7 @@ def test_videos_are_clips_with_the_maps_of_a_folder_at_the_same_places(tmp_path:
             assert np.array_equal(number, expected)
             seen.add((c, t // 4))
     assert len(seen) > 8 and {c for c, _ in seen} == {1, 2, 3}
-    found = opened_subjects(settings(tmp_path))
+    found = opened_subjects(settings(tmp_path, length=ClipLength(first=4, most=4)))
     assert (len(found), len(found.pairs), found.complaints) == (30, 15, [])
     again = taken(data.train, start=0, count=4, workers=1)
     assert torch.equal(again.images, batch.images), "a process of its own, with a decoder that was open"

@@ -25,6 +25,16 @@ NOT_FIT = 1
 
 
 @config
+class Length(Config):
+    """Frames of the clips of a training, with the defaults of `ClipLength`, which takes PyTorch."""
+
+    first: int = 4
+    "Frames of a training clip at first, as data.length.first says it: clips of fewer are a fault."
+    most: int = 16
+    "The most frames of a training clip, as data.length.most says it: that none has as many is a fault."
+
+
+@config
 class DoctorOptions(Config):
     """What images are held against, and where what was found goes."""
 
@@ -84,6 +94,10 @@ class DoctorOptions(Config):
     "Of clips: the folder of DensePose's maps, as data.densepose says it."
     landmarks: str | None = None
     "Of clips whose faces are cut out: the folder of their points, as data.landmarks says it."
+    length: Length = dataclasses.field(default_factory=Length)
+    "Of clips: how many frames they need."
+    references: int = 0
+    "Of clips: other frames of the same clip beside those, as data.references says it."
     width: int | None = None
     "Of pairs: the width that they are trained at, where it is not the image size."
 
@@ -98,6 +112,10 @@ class DoctorOptions(Config):
         if not self.are_pairs:
             for name in ("num_classes", "dont_care", "blank", "width"):
                 self.require(not getattr(self, name), name, "nothing unless --maps, --instances or --conditions say that these are pairs")
+        if not self.are_clips:
+            self.require(not self.references, "references", "0 unless --clips says that these are frames of clips")
+            if self.length != Length():
+                raise ConfigError("length", "got one, expected none unless --clips says that these are frames of clips")
         self.require(not (self.blank and self.dont_care), "blank", "one of it and --dont-care")
         made_of = self.maps or self.instances or self.conditions or self.limbs or self.densepose
         known = "the folder of the class maps, unless --instances, --conditions, --limbs or --densepose say what frames are made from"
@@ -120,11 +138,12 @@ class DoctorOptions(Config):
         from triptych.data.pairs import PairedDataConfig
 
         kind = ClipDataConfig if self.are_clips else PairedDataConfig if self.are_pairs else DataConfig
-        names = {field.name for field in dataclasses.fields(kind)} & {field.name for field in dataclasses.fields(self)}
+        names = {field.name for field in dataclasses.fields(kind)} & {field.name for field in dataclasses.fields(self)} - {"length"}
         values = {name: getattr(self, name) for name in names if name != "image_size" or self.image_size is not None}
         if self.are_clips:
             values |= {"flip": False, "cut_out": "none" if self.landmarks is None else "face"}
-        return kind(path=str(user_path(path)), **values)
+        found = kind(path=str(user_path(path)), **values)
+        return found.updated({"length": self.length.to_dict()}) if self.are_clips else found
 
 
 def main(arguments: Sequence[str]) -> int:

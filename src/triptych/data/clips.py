@@ -138,6 +138,9 @@ class ClipDataConfig(PairedDataConfig):
             held = _Sources(self, path, held_root, specs=training.specs)
             chosen = np.arange(len(training.names))
             rest = np.arange(len(held.names) if self.validation_fraction > 0 else 0)
+        if not len(chosen):
+            reason = "the only clip is held out, so that none is left to train on"
+            raise DataError(f"{train_root / self.target}: {reason}; give more clips, or set data.validation_fraction to 0")
         train = training.images(chosen)
         longest = max(len(clip) for clip in train.clips)
         if longest < self.length.most + self.references:

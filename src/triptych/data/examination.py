@@ -28,17 +28,17 @@ class Finding:
 
     fault: Fault
     items: np.ndarray
-    "Their numbers, ascending; none where the fault is one of the source as a whole."
+    "Their numbers, ascending; none where the fault is one of the source as a whole, or of clips."
     groups: Sequence[np.ndarray] = ()
     "Of duplicates: the numbers of those that belong together, some of them of `--against`."
     why: Mapping[int, str] = field(default_factory=dict)
     "What is to be said of an image, by its number."
     general: Sequence[str] = ()
-    "What is to be said of the source."
+    "What is to be said of the source, or of each clip that has it."
 
     @property
     def count(self) -> int:
-        """How many images have it; of a fault of the source, how many there are."""
+        """How many images have it; of a fault of the source, how many there are; of clips, how many have it."""
         return len(self.items) or len(self.general)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,7 +77,7 @@ class Complaint:
 
     fault: str
     item: int | None
-    "None: it is about the source as a whole."
+    "None: it is about the source as a whole, or a clip."
     why: str
 
 
@@ -310,7 +311,10 @@ def _matched(config: PairedDataConfig, path: Path, folders: Sequence[Path], left
         subjects.complaints += alone
         members = list(whole.values())
         if isinstance(config, ClipDataConfig):
-            _add_clips(subjects, config, root, whole, by_list(root, files, dict(zip(types, by_stem, strict=True))), side)
+            listed = by_list(root, files, dict(zip(types, by_stem, strict=True)))
+            _add_clips(subjects, config, root, whole, listed, side)
+            counts = _frame_counts(whole, by_stem[0]) if listed is None else {name: len(clip) for name, clip in listed.clips.items()}
+            subjects.complaints += _too_short(config, (root / config.target).relative_to(path), counts, side, split=len(folders) == 1)
         kept = left_out.kept_pairs([_key_of(subjects, members, k) for k in range(len(types))], len(members))
         passed_over += [item for k in np.flatnonzero(_all_but(kept, len(members))) for item in members[int(k)]]
         pairs += members
@@ -346,6 +350,35 @@ def _add_clips(
     if config.landmarks is not None:
         place = root / config.landmarks
         _add_files_beside(subjects, "landmarks", place, frames, landmark_names(place, keys), side)
+
+
+def _frame_counts(whole: Iterable[str], targets: Iterable[str]) -> dict[str, int]:
+    """The number of frames of each clip, those included that lack a partner. `targets`: the frames; `whole`: those that lack none."""
+    counts = Counter(next(iter(clips_of([key]))) for key in targets)
+    return {name: counts[name] for name in clips_of(list(whole))}
+
+
+def _too_short(config: ClipDataConfig, place: Path, counts: Mapping[str, int], side: int, *, split: bool) -> Iterator[Complaint]:
+    """Complaints of clips of too few frames. `counts`: those of each clip at `place`. `split`: some of these are held out."""
+    first, most = (frames + config.references for frames in (config.length.first, config.length.most))
+
+    def complaint(fault: str, name: str, wanted: str) -> Complaint:
+        frames = f"{counts[name]} frame{'' if counts[name] == 1 else 's'}"
+        return Complaint(fault, None, f"{(place / name).as_posix()}: {frames}, fewer than the {wanted}{config.beside}")
+
+    wanted = f"{config.length.first} of data.length.first"
+    yield from (complaint("short", name, wanted) for name, count in counts.items() if count < first)
+    if side != TRAIN or not counts:
+        return
+    names = list(counts)
+    training = [names[int(k)] for k in held_out(names, fraction=config.validation_fraction)[0]] if split else names
+    wanted = f"{config.length.most} of data.length.most"
+    if not training:
+        yield Complaint("longest", None, f"{place.as_posix()}: the only clip is held out (data.validation_fraction)")
+    elif counts[longest := max(training, key=counts.__getitem__)] < most:
+        yield complaint("longest", longest, wanted)
+    else:
+        yield from (complaint("outgrown", name, wanted) for name in training if first <= counts[name] < most)
 
 
 def _add_files_beside(
