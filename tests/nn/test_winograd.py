@@ -9,12 +9,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from triptych.core.batch import Batch, DataSpec
+from triptych.core.model import seeded_build
+from triptych.core.rng import Rng
 from triptych.nn import convolution as convolutions
 from triptych.nn import weight_gradient as weight_gradients
 from triptych.nn import winograd, winograd_rows
 from triptych.nn.convolution import FastConv2d, fast_convolution
 from triptych.nn.forward_mode import directional_derivative
 from triptych.nn.frozen import Operations
+from triptych.recipes.catalogue import load_recipe
 
 WAYS = {"tiles": winograd, "rows": winograd_rows}
 SIDES = {"whole tiles": (8, 12), "cut tiles": (7, 10), "one tile": (4, 4), "less than a tile": (3, 5)}
@@ -274,3 +278,32 @@ def test_a_derivative_forwards_takes_no_tiles(monkeypatch: pytest.MonkeyPatch) -
     weight_gradients.vectors.cache_clear()
     torch.testing.assert_close(slope, F.conv2d(along, weight, padding=1))
     torch.testing.assert_close(by_weight, F.conv2d(x, weight + 1, padding=1))
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize(("recipe", "side"), [("adm-digits", 8), ("edm-digits", 8), ("edm2-digits", 8), ("autoencoder-small", 16)])
+def test_networks_have_the_same_gradients(recipe: str, side: int, tiles: list[str]) -> None:
+    settings = load_recipe(recipe).model.shrunk()
+    model = seeded_build(settings, DataSpec(image_size=side, channels=1, num_classes=10), seed=0).train()
+    for parameter in model.parameters():  # none is 0, so that all have a gradient
+        torch.nn.init.normal_(parameter, std=0.1)
+    model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    images = numbers(2, 1, side, side).clamp(-1, 1).contiguous(memory_format=torch.channels_last)
+    batch, phase = Batch(images, torch.tensor([1, 2]), torch.arange(2), {}), model.phases[-1]
+
+    def gradients() -> dict[str, torch.Tensor]:
+        model.zero_grad()
+        model.loss(phase, batch, Rng(0, ("test",), batch.index)).loss.sum().backward()
+        return {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+
+    with pytest.MonkeyPatch.context() as never:
+        for name in WAYS:
+            never.setattr(convolutions, f"by_{name}", lambda *_, **__: False)
+        plain = gradients()
+    assert tiles == []
+    found = gradients()
+    assert {"convolved", "input_gradient", "weight_gradient"} <= set(tiles)
+    assert found.keys() == plain.keys()
+    largest = max(float(gradient.abs().max()) for gradient in plain.values())
+    for name, gradient in plain.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-7, atol=1e-11 * largest, msg=name)
