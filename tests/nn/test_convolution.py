@@ -14,6 +14,7 @@ from triptych.core.rng import Rng
 from triptych.gans.kl_networks import _conv
 from triptych.gans.weight_norms import Conv2d as SpectralConv2d
 from triptych.nn import convolution as convolutions
+from triptych.nn import cpu
 from triptych.nn import weight_gradient as weight_gradients
 from triptych.nn.convolution import Conv2d, FastConv2d, convolution, fast_convolution, transposed_convolution
 from triptych.nn.forward_mode import directional_derivative
@@ -137,7 +138,7 @@ def test_a_weights_gradient_by_products(kind: str, images: int, monkeypatch: pyt
 def test_products_are_for_float32_of_many_channels_where_there_is_no_avx512(monkeypatch: pytest.MonkeyPatch) -> None:
     def chosen(capability: str, *, channels: int = 64, kernel: int = 3, padding: int = 1, dtype: torch.dtype = torch.float32) -> bool:
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-        weight_gradients.vectors.cache_clear()
+        cpu.vectors.cache_clear()
         x, weight = torch.empty(1, channels, 4, 4, dtype=dtype), torch.empty(64, channels, kernel, kernel, dtype=dtype)
         return by_products(x, weight, padding=padding)
 
@@ -147,7 +148,7 @@ def test_products_are_for_float32_of_many_channels_where_there_is_no_avx512(monk
     assert not chosen("AVX2", channels=63)
     assert not chosen("AVX2", dtype=torch.bfloat16)
     assert not chosen("AVX2", kernel=1, padding=1)
-    weight_gradients.vectors.cache_clear()
+    cpu.vectors.cache_clear()
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from triptych.nn import cpu
 from triptych.nn import linear as linears
-from triptych.nn import weight_gradient as weight_gradients
 from triptych.nn.forward_mode import directional_derivative
 from triptych.nn.linear import Linear, by_onednn, linear
 
@@ -121,11 +121,11 @@ def zen_5(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bool]]:
     able = dict.fromkeys(("avx512_vp2intersect", "avx512_bf16"), True)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able, raising=False)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    weight_gradients.vectors.cache_clear()
-    weight_gradients.multiplies_fast.cache_clear()
+    cpu.vectors.cache_clear()
+    cpu.multiplies_fast.cache_clear()
     yield able
-    weight_gradients.vectors.cache_clear()
-    weight_gradients.multiplies_fast.cache_clear()
+    cpu.vectors.cache_clear()
+    cpu.multiplies_fast.cache_clear()
 
 
 def test_onednn_is_for_many_products_in_float32_on_zen_5(zen_5: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,12 +152,12 @@ def test_onednn_is_not_for_other_cpus(zen_5: dict[str, bool], monkeypatch: pytes
     x = torch.empty(256, 128)
     assert by_onednn(x, x)
     zen_5.pop("avx512_vp2intersect")
-    weight_gradients.multiplies_fast.cache_clear()
+    cpu.multiplies_fast.cache_clear()
     assert not by_onednn(x, x)
     zen_5["avx512_vp2intersect"] = True
-    weight_gradients.multiplies_fast.cache_clear()
+    cpu.multiplies_fast.cache_clear()
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
-    weight_gradients.vectors.cache_clear()
+    cpu.vectors.cache_clear()
     assert not by_onednn(x, x)
 
 

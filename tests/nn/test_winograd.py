@@ -13,8 +13,7 @@ from triptych.core.batch import Batch, DataSpec
 from triptych.core.model import seeded_build
 from triptych.core.rng import Rng
 from triptych.nn import convolution as convolutions
-from triptych.nn import weight_gradient as weight_gradients
-from triptych.nn import winograd, winograd_rows
+from triptych.nn import cpu, winograd, winograd_rows
 from triptych.nn.convolution import FastConv2d, fast_convolution
 from triptych.nn.forward_mode import directional_derivative
 from triptych.nn.frozen import Operations
@@ -90,8 +89,8 @@ def able(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bool]]:
     found = dict[str, bool]()
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
     yield found
-    weight_gradients.vectors.cache_clear()
-    weight_gradients.multiplies_fast.cache_clear()
+    cpu.vectors.cache_clear()
+    cpu.multiplies_fast.cache_clear()
 
 
 def choice(monkeypatch: pytest.MonkeyPatch, decide: Callable[..., bool]) -> Callable[..., bool]:
@@ -101,8 +100,8 @@ def choice(monkeypatch: pytest.MonkeyPatch, decide: Callable[..., bool]) -> Call
         given = {"channels": 128, "outs": 128, "kernel": 3, "stride": 1, "padding": 1, "dtype": torch.float32, "width": side, **other}
         kind = {"dtype": given["dtype"], "device": given.get("device", "cpu")}
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-        weight_gradients.vectors.cache_clear()
-        weight_gradients.multiplies_fast.cache_clear()
+        cpu.vectors.cache_clear()
+        cpu.multiplies_fast.cache_clear()
         monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
         x = torch.empty(images, given["channels"], side, given["width"], **kind)
         weight = torch.empty(given["outs"], given["channels"], given["kernel"], given["kernel"], **kind)
@@ -270,12 +269,12 @@ def test_autocast_takes_no_tiles(tiles: list[str]) -> None:
 def test_a_derivative_forwards_takes_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    weight_gradients.vectors.cache_clear()
+    cpu.vectors.cache_clear()
     x, weight, along = (numbers(*shape).float() for shape in ((8, 128, 16, 16), (128, 128, 3, 3), (8, 128, 16, 16)))
     assert winograd.by_tiles(x, weight, stride=1, padding=1)
     slope = directional_derivative(lambda x: fast_convolution(x, weight, padding=1), (x,), (along,))
     by_weight = directional_derivative(lambda weight: fast_convolution(x, weight, padding=1), (weight,), (weight + 1,))
-    weight_gradients.vectors.cache_clear()
+    cpu.vectors.cache_clear()
     torch.testing.assert_close(slope, F.conv2d(along, weight, padding=1))
     torch.testing.assert_close(by_weight, F.conv2d(x, weight + 1, padding=1))
 

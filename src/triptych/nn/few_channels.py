@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from triptych.nn.weight_gradient import vectors
+from triptych.nn.cpu import vectors
 
 _MOST_CHANNELS = 4
 _PIXELS = {"AVX2": 2, "AVX512": 4}

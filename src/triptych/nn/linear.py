@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from triptych.nn.cpu import multiplies_fast, vectors
 from triptych.nn.forward_mode import has_tangent
-from triptych.nn.weight_gradient import multiplies_fast, vectors
 
 _FEWEST_NUMBERS = 2**15  # of the result
 _FEWEST_PRODUCTS = 2**22

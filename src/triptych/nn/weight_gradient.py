@@ -11,12 +11,12 @@ stride the pixels that a row of taps sees are gathered.
 
 from __future__ import annotations
 
-import functools
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+
+from triptych.nn.cpu import vectors
 
 _FEWEST_CHANNELS = 64
 _CACHED_VALUES = 2**20  # of the matrix at a time, which is 4 MiB in float32
@@ -36,19 +36,6 @@ def by_products(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh kw"],
         and min(weight.shape[:2]) >= _FEWEST_CHANNELS
         and padding < kernel
     )
-
-
-@functools.cache
-def vectors() -> str:
-    """The widest vectors of the CPU that PyTorch uses: "AVX2", "AVX512" or another name."""
-    return torch.backends.cpu.get_cpu_capability()
-
-
-@functools.cache
-def multiplies_fast() -> bool:
-    """Whether the CPU is AMD's Zen 5: its convolutions run at twice the rate of other CPUs with AVX-512, and its memory does not."""
-    can = getattr(torch.cpu, "get_capabilities", dict)()  # earlier versions of PyTorch do not say what a CPU can do
-    return bool(can.get("avx512_vp2intersect") and can.get("avx512_bf16"))  # Intel's have one or the other
 
 
 def weight_gradient(

@@ -23,8 +23,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from triptych.nn.cpu import multiplies_fast, vectors
 from triptych.nn.forward_mode import has_tangent
-from triptych.nn.weight_gradient import multiplies_fast, vectors
 
 SIDE = 6
 """Of a tile, in pixels, and the number of points."""
@@ -34,7 +34,7 @@ _CACHED_VALUES = 2**19  # of the transformed tiles at a time, which is 2 MiB in 
 _FEWEST_TOGETHER = 128  # tiles: products with fewer rows are slow
 _FEWEST_TILES, _FEWEST_TO_LEARN = 64, 48
 _MOST_THREADS = 4  # measured with 1 and 2
-_LEAST_USED = 0.7  # of the pixels of tiles, which reach beyond maps whose sides are no multiples of 4
+LEAST_USED = 0.7  # of the pixels of tiles, which reach beyond maps whose sides are no multiples of 4
 
 
 class _Narrowest(NamedTuple):
@@ -66,7 +66,7 @@ def by_tiles(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh kw"], *,
         return False
     rows, columns = (side + 2 * padding - 2 for side in sides)
     tiles = b * -(-rows // 4) * -(-columns // 4)
-    if b * rows * columns < _LEAST_USED * 16 * tiles:
+    if b * rows * columns < LEAST_USED * 16 * tiles:
         return False
     if learning:
         fewest, narrowest = _FEWEST_TO_LEARN, fewest_channels.learning

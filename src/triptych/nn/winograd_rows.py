@@ -24,8 +24,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from triptych.nn.weight_gradient import vectors
-from triptych.nn.winograd import POINTS, SIDE, bordered, parts, possible, transforms
+from triptych.nn.cpu import vectors
+from triptych.nn.winograd import LEAST_USED, POINTS, SIDE, bordered, parts, possible, transforms
 
 _P, _Q = POINTS[1], POINTS[3]
 _FEWEST_CHANNELS = {("AVX2", False): (64, 64), ("AVX512", False): (64, 96), ("AVX512", True): (96, 128)}
@@ -33,7 +33,6 @@ _FEWEST_CHANNELS = {("AVX2", False): (64, 64), ("AVX512", False): (64, 96), ("AV
 whether it is the gradient of the weight. With AVX2 that is faster by tiles."""
 _FEWEST_PRODUCTS = 2**26  # of a pixel's channel with a weight, by thread and tap: smaller ones do not make up for the calls
 _FEWEST_PIXELS, _LEAST_WIDTH = 1024, 14  # with fewer, the kernels cost too much; in narrower maps, PyTorch's convolution of a row is slow
-_LEAST_USED = 0.7  # of the rows of tiles, which reach beyond maps whose heights are no multiples of 4
 _MOST_VALUES = 2**22  # of six rows at the points, of all tiles that are computed together: 16 MiB in float32
 
 
@@ -46,7 +45,7 @@ def by_rows(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh kw"], *, 
     rows, columns = (side + 2 * padding - 2 for side in sides)
     pixels = b * rows * columns
     large = columns >= _LEAST_WIDTH and pixels >= _FEWEST_PIXELS and pixels * i * o >= _FEWEST_PRODUCTS * threads
-    return large and rows >= _LEAST_USED * 4 * -(-rows // 4) and i * o >= fewest[threads > 1] * (i + o) / 2
+    return large and rows >= LEAST_USED * 4 * -(-rows // 4) and i * o >= fewest[threads > 1] * (i + o) / 2
 
 
 def convolved(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i k k"], *, padding: int) -> Float[Tensor, "b o _ _"]:
