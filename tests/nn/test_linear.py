@@ -169,3 +169,15 @@ def test_a_derivative_forwards_is_left_to_pytorch(zen_5: dict[str, bool]) -> Non
     torch.testing.assert_close(directional_derivative(lambda weight: linear(x, weight), (weight,), (along,)), x @ along.t())
     slope = directional_derivative(lambda bias: linear(x, weight, bias), (bias,), (along[0],))
     torch.testing.assert_close(slope, along[0].expand(256, 128))
+
+
+def test_functions_that_torch_func_transforms_take_pytorchs(zen_5: dict[str, bool]) -> None:
+    given = drawn(256, 128), drawn(128, 128, seed=1), drawn(128, seed=2)
+    assert by_onednn(*given[:2])
+    found = torch.func.grad(lambda *each: linear(*each).square().sum(), argnums=(0, 1, 2))(*given)
+    exact = [each.double().requires_grad_() for each in given]
+    wanted = torch.autograd.grad(F.linear(exact[0], exact[1], exact[2]).square().sum(), exact)
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-2)
+    biased = torch.func.grad(lambda bias: linear(*given[:2], bias).square().sum())(given[2])
+    torch.testing.assert_close(biased.double(), wanted[2], rtol=1e-4, atol=1e-2)

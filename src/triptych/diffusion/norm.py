@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from triptych.nn.forward_mode import has_tangent
+from triptych.nn.forward_mode import is_transformed
 from triptych.nn.precision import widened
 
 NUM_GROUPS = 32
@@ -47,7 +47,7 @@ class ModulatedGroupNorm(nn.GroupNorm):
 
     def forward(self, input: Float[Tensor, "b c h w"], modulation: Modulation = Modulation()) -> Float[Tensor, "b c h w"]:
         """The normalised input, modulated."""
-        if input.device.type != "cpu" or torch.compiler.is_compiling() or has_tangent(input):
+        if input.device.type != "cpu" or torch.compiler.is_compiling() or is_transformed(input):
             return _plain(input, self, modulation)
         if not (input.is_contiguous() or input.is_contiguous(memory_format=torch.channels_last)):
             input = input.contiguous(memory_format=torch.channels_last)  # the kernel takes nothing else

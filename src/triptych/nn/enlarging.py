@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from triptych.nn.convolution import fast_convolution
-from triptych.nn.forward_mode import has_tangent
+from triptych.nn.forward_mode import is_transformed
 from triptych.nn.lookup import in_order
 from triptych.nn.resample import enlarged
 
@@ -81,7 +81,7 @@ def folds(x: Tensor, reach: int) -> bool:
         and 1 <= reach <= 2
         and min(x.shape[2:]) >= _FOLDED_FROM
         and not torch.compiler.is_compiling()
-        and not has_tangent(x)
+        and not is_transformed(x)
     )
 
 

@@ -10,9 +10,13 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
-def has_tangent(x: Tensor) -> bool:
-    """Whether x is being differentiated forwards, which fused kernels and autograd nodes of our own do not know."""
-    return fwd.unpack_dual(x).tangent is not None
+def is_transformed(x: Tensor) -> bool:
+    """Whether x is being differentiated forwards, or is inside a function that torch.func transforms.
+
+    Fused kernels and autograd nodes of our own know neither.
+    """
+    within = torch._C._functorch.is_functorch_wrapped_tensor(x)  # pyright: ignore[reportAttributeAccessIssue]
+    return within or fwd.unpack_dual(x).tangent is not None
 
 
 @torch.no_grad()

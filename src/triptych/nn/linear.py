@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from triptych.nn.cpu import multiplies_fast, vectors
-from triptych.nn.forward_mode import has_tangent
+from triptych.nn.forward_mode import is_transformed
 
 _FEWEST_NUMBERS = 2**15  # of the result
 _FEWEST_PRODUCTS = 2**22
@@ -23,7 +23,7 @@ _FEWEST_PRODUCTS = 2**22
 
 def linear(x: Float[Tensor, "*n i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None = None) -> Float[Tensor, "*n o"]:
     """What `F.linear` gives, x W^T + bias, and derivatives of any order."""
-    if not by_onednn(x, weight) or (bias is not None and has_tangent(bias)):
+    if not by_onednn(x, weight) or (bias is not None and is_transformed(bias)):
         return F.linear(x, weight, bias)
     rows = x.flatten(0, -2)
     learns = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad))
@@ -45,7 +45,7 @@ def by_onednn(x: Float[Tensor, "*n i"], weight: Float[Tensor, "o i"]) -> bool:
         return False
     if not (vectors() == "AVX512" and multiplies_fast() and torch.backends.mkldnn.is_available()):
         return False
-    if x.ndim < 2 or torch.is_autocast_enabled("cpu") or has_tangent(x) or has_tangent(weight):
+    if x.ndim < 2 or torch.is_autocast_enabled("cpu") or is_transformed(x) or is_transformed(weight):
         return False
     numbers = x.numel() // max(1, x.shape[-1]) * len(weight)
     return numbers >= _FEWEST_NUMBERS and numbers * x.shape[-1] >= _FEWEST_PRODUCTS

@@ -17,7 +17,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from triptych.nn.convolution import fast_convolution
-from triptych.nn.forward_mode import has_tangent
+from triptych.nn.forward_mode import is_transformed
 from triptych.nn.linear import linear
 
 EPS = 1e-4
@@ -35,7 +35,7 @@ def unit(x: Tensor, *, dims: tuple[int, ...]) -> Tensor:
 
 def _unit(x: Tensor, dims: tuple[int, ...], gain: Tensor | float) -> Tensor:
     """gain * unit(x)."""
-    if torch.compiler.is_compiling() or has_tangent(x):
+    if torch.compiler.is_compiling() or is_transformed(x):
         return x * (_factor(x, dims)[1] * gain).to(x.dtype)
     return _Unit.apply(x, dims, gain)
 
