@@ -80,6 +80,13 @@ def test_places_inside_and_flows_that_lead_home() -> None:
         assert float(home[b, 0, i, j]) == float(off < 0.01 * lengths + 0.5)
 
 
+@pytest.mark.parametrize(("off", "home"), [(0.7, 1), (0.72, 1), (1.4, 1), (1.5, 0), (-1.6, 1), (-1.7, 0)])
+def test_a_long_flow_may_miss_home_by_more(off: float, home: int) -> None:
+    there = torch.tensor([10.0, 0.0], dtype=torch.float64)[None, :, None, None].expand(1, 2, 3, 4)
+    # off^2 < 0.01 (10^2 + (10 - off)^2) + 0.5: for off = 1.4 it is 1.96 < 2.2396, for 1.5 2.25 > 2.2225.
+    assert leads_home(there, (off - 10) / 10 * there).unique().tolist() == [home]
+
+
 @pytest.mark.parametrize("radius", [1, 2])
 def test_a_cost_volume_is_that_of_loops(radius: int) -> None:
     now, before = (torch.randn(2, 3, 5, 6, generator=torch.Generator().manual_seed(k), dtype=torch.float64) for k in (0, 1))

@@ -173,6 +173,24 @@ def test_held_out_clips_look_like_their_references() -> None:
     assert (changed - last).abs().max() > 0.01
 
 
+def test_a_reference_to_finetune_on_is_rolled_by_up_to_a_sixteenth_either_way() -> None:
+    height, width = 64, 96
+    pixels = torch.arange(2.0 * height * width).view(1, 2, 1, height, width)
+    look = {"style": pixels.expand(1, 2, 3, height, width), "labels_of_style": pixels[:, :, 0].long()}
+    model, found = built(), []
+    for seed in range(200):
+        rolled = model.of_style(look, Rng(seed, ("finetune", 0), torch.zeros(1, dtype=torch.long)))
+        assert rolled.images.shape == (1, 1, 3, height, width) and torch.equal(rolled.images[:, :, 0].long(), rolled.inputs["labels"])
+        assert rolled.inputs["style"] is look["style"]
+        which, rest = divmod(int(rolled.images[0, 0, 0, 0, 0]), height * width)
+        y, x = divmod(rest, width)
+        found.append((which, (height - y) % height, (width - x) % width))
+        assert torch.equal(rolled.images[0, 0], look["style"][0, which].roll(found[-1][1:], (1, 2)))
+    whiches, downs, acrosses = (set(each) for each in zip(*found, strict=True))
+    assert whiches == {0, 1}
+    assert downs == {k % height for k in range(-4, 5)} and acrosses == {k % width for k in range(-6, 7)}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -203,8 +221,18 @@ def test_what_does_not_fit_is_refused(change: Any, message: str) -> None:
         ({"style": None}, rf"style: missing, expected images of shape \(2, k, 3, {SIDE}, {SIDE}\)"),
         ({"style": torch.zeros(2, 1, 3, 16, 16)}, "style: got images of 16x16 pixels, but the frames have 32x32; make them one size"),
         ({"style": torch.zeros(2, 3, SIDE, SIDE)}, r"style: got images of shape \(2, 3, 32, 32\), expected \(2, k, 3, h, w\)"),
-        ({"labels_of_style": None}, r"labels_of_style: missing, expected labels of the style images, of shape \(2, 2, 32, 32\)"),
-        ({"labels_of_style": torch.zeros(2, 1, SIDE, SIDE).long()}, r"labels_of_style: got shape \(2, 1, 32, 32\), expected labels"),
+        (
+            {"labels_of_style": None},
+            r"labels_of_style: missing, expected labels of the style images, whole numbers of shape \(2, 2, 32, 32\)",
+        ),
+        (
+            {"labels_of_style": torch.zeros(2, 1, SIDE, SIDE).long()},
+            r"labels_of_style: got int64 of shape \(2, 1, 32, 32\), expected labels",
+        ),
+        (
+            {"labels_of_style": torch.zeros(2, 2, SIDE, SIDE)},
+            r"labels_of_style: got float32 of shape .*, expected labels .*, whole numbers of",
+        ),
     ],
 )
 def test_references_that_do_not_fit_are_named(change: dict[str, Tensor | None], message: str) -> None:

@@ -38,6 +38,17 @@ def test_what_is_known_of_a_label_map_is_true() -> None:
     assert looked_up(LabelMaps((MAP, grey))(inputs | {"edges": torch.zeros(1, 1, 2, 3)}), outputs=10_000) is None, "one has an image"
 
 
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int16, torch.int32], ids=str)
+def test_class_maps_of_small_whole_numbers_are_the_same(kind: torch.dtype) -> None:
+    """Also where there are more classes than such a number can count."""
+    labels = LabelMaps((replace(MAP, num_classes=300), InputSpec(name="parts", kind="classes", num_classes=2)))
+    inputs = {"labels": torch.tensor([[[0, 2], [43, 120]]]), "parts": torch.tensor([[[0, 1], [2, 1]]])}
+    small = {name: values.to(kind) for name, values in inputs.items()}
+    assert torch.equal(labels(small), labels(inputs)) and labels(inputs)[0, :, 1, 0].nonzero().tolist() == [[43]]
+    found, expected = looked_up(labels(small), outputs=10_000), looked_up(labels(inputs), outputs=10_000)
+    assert found is not None and expected is not None and torch.equal(found.index, expected.index)
+
+
 @pytest.mark.usefixtures("float64")
 def test_networks_look_label_maps_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """SPADE's losses and gradients with and without; the hidden layers of its norms, the first ones of the discriminators and the head."""

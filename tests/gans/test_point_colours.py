@@ -76,5 +76,8 @@ def test_the_loss_is_a_mean_over_known_pixels() -> None:
     image = torch.full((2, 3, 2, 2), 0.5, requires_grad=True)
     loss = guidance_loss(image, guidance)
     assert loss.tolist() == [0.5, 0.0]
-    (gradient,) = torch.autograd.grad(loss.sum(), image)
-    assert gradient.isfinite().all() and gradient[0, :, 0, 0].tolist() == [1 / 3] * 3 and gradient.abs().sum() == 1
+    (gradient,) = torch.autograd.grad(loss.sum(), image, retain_graph=True)
+    assert gradient[0, :, 0, 0].tolist() == [1 / 3] * 3 and gradient.abs().sum() == 1
+    for weight in (20.0, 20 * 2.0**16):  # as published, and with the first loss scale of fp16
+        (gradient,) = torch.autograd.grad(weight * loss.sum(), image, retain_graph=True)
+        torch.testing.assert_close(gradient.abs().sum((1, 2, 3)), torch.tensor([weight, 0.0]))

@@ -326,6 +326,25 @@ def test_held_out_clips_are_made_from_their_first_frame_on() -> None:
         model.next_frame({"labels": clip.inputs["labels"][:, 0, :12, :10]}, [], None, settings=model.translation)
 
 
+def test_maps_of_past_frames_lie_as_that_of_the_frame_in_training_and_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Channels last, one frame after the other."""
+    model, clip = built(), pan()
+    seen: list[Tensor] = []
+    plain = model.frame_of
+    monkeypatch.setattr(model, "frame_of", lambda label, past, *rest: (seen.extend((label, past[:, -1])), plain(label, past, *rest))[1])
+    at(model, "generator", 2, replace(clip, inputs={**clip.inputs, "/made": clip.images[:, :2]}))
+    maps = [{"labels": clip.inputs["labels"][:, t]} for t in range(3)]
+    model.next_frame(maps[2], maps[:2], clip.images[:, :2], settings=model.translation)
+    assert [each.stride()[1:] for each in seen] == [(1, SIDE * CLASSES, CLASSES)] * 4
+
+
+def test_of_clips_too_a_missing_map_is_named() -> None:
+    spec = replace(SPEC, inputs=(MAPS, InputSpec(name="depth", kind="image", channels=1, frames=FRAMES)))
+    model, clip = built(spec=spec).eval(), pan()
+    with pytest.raises(ConfigError, match=r"depth: missing, expected a tensor of shape \(b, 1, h, w\)"):
+        model.translate({"labels": clip.inputs["labels"]}, Rng(0, (), clip.index), settings=model.translation)
+
+
 def test_frames_of_which_nothing_can_be_compared_are_left_out() -> None:
     """After a cut no pixel is believed: that says nothing of flicker, and does not make it smaller."""
     model, clip = built().eval(), pan()

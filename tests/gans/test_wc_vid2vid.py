@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -135,6 +136,22 @@ def test_held_out_clips_and_translations_are_guided_too() -> None:
     with pytest.raises(ConfigError, match="points: missing"):
         maps = {"labels": clip.inputs["labels"][:, 1]}
         model.next_frame(maps, [{"labels": clip.inputs["labels"][:, 0]}], made[0][:, None], settings=model.translation)
+
+
+@pytest.mark.parametrize(
+    ("points", "got"),
+    [
+        (None, "missing"),
+        (torch.zeros(2, FRAMES, SIDE, SIDE).double(), f"got float64 of shape (2, {SIDE}, {SIDE})"),
+        (torch.zeros(2, FRAMES, SIDE, SIDE // 2).long(), f"got int64 of shape (2, {SIDE}, {SIDE // 2})"),
+    ],
+    ids=["missing", "no whole numbers", "other sides"],
+)
+def test_points_of_clips_that_do_not_fit_are_named(points: Tensor | None, got: str) -> None:
+    model, clip = built().eval(), clips()
+    inputs = {"labels": clip.inputs["labels"]} | ({} if points is None else {"points": points})
+    with pytest.raises(ConfigError, match=re.escape(f"points: {got}, expected whole numbers of shape (2, {SIDE}, {SIDE})")):
+        model.translate(inputs, Rng(0, (), clip.index), settings=model.translation)
 
 
 def test_numbers_of_points_say_only_which_are_the_same() -> None:

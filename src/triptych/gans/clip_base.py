@@ -267,11 +267,15 @@ class ClipGAN(PairedGAN):
         return {}
 
     def _past_labels(self, clip: Batch, frames: Sequence[int]) -> Tensor:
-        maps = [self.labels({name: values[:, frame] for name, values in self._maps(clip.inputs).items()}) for frame in frames]
+        maps = self._maps(clip.inputs)
+        return self._labels_of([{name: values[:, frame] for name, values in maps.items()} for frame in frames])
+
+    def _labels_of(self, frames: Sequence[Mapping[str, Tensor]]) -> Float[Tensor, "b p n h w"]:
+        maps = [self.labels(inputs) for inputs in frames]
         return torch.stack([each.movedim(1, -1) for each in maps], dim=1).movedim(-1, 2)  # each of them channels last, as it was
 
     def _maps(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {entry.name: inputs[entry.name] for entry in self.sources}
+        return {entry.name: inputs[entry.name] for entry in self.sources if entry.name in inputs}
 
     def _look(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {entry.name: inputs[entry.name] for entry in self.style_sources if entry.name in inputs}
@@ -475,7 +479,7 @@ class ClipGAN(PairedGAN):
         label = self._label(inputs)
         if made is None or not past:
             return self.frame_of(label, None, None, inputs).image
-        return self.frame_of(label, torch.stack([self.labels(maps) for maps in past], dim=1), made, inputs).image
+        return self.frame_of(label, self._labels_of(past), made, inputs).image
 
     def first_frames(self, settings: Config) -> int:
         """How many frames of a clip a run of single images makes, where one is given for that."""

@@ -199,10 +199,11 @@ class FewShotVid2Vid(ClipGAN):
         maps = dict[str, Tensor]()
         for source in self.sources:
             name = style_map(source.name)
-            found, wanted = inputs.get(name), (*images.shape[:2], *inputs[source.name].shape[1:])
-            if found is None or found.shape != wanted:
-                got = "missing" if found is None else f"got shape {tuple(found.shape)}"
-                raise ConfigError(name, f"{got}, expected {source.name} of the style images, of shape {wanted}")
+            found, wanted, pictures = inputs.get(name), (*images.shape[:2], *inputs[source.name].shape[1:]), source.kind == "image"
+            if found is None or found.shape != wanted or found.is_floating_point() != pictures:
+                got = "missing" if found is None else f"got {found.dtype} of shape {tuple(found.shape)}".replace("torch.", "")
+                kind = "a tensor" if pictures else "whole numbers"
+                raise ConfigError(name, f"{got}, expected {source.name} of the style images, {kind} of shape {wanted}")
             maps[source.name] = found.flatten(0, 1)
         return images, self.labels(maps).unflatten(0, images.shape[:2])
 

@@ -303,12 +303,6 @@ class FewShotGenerator(nn.Module):
         self.ref_image_embedding = LabelEmbedder(config, in_channels=image_channels + 1, skips=True)
         self.prev_image_embedding = LabelEmbedder(config, in_channels=image_channels + 1, skips=True)
 
-    def appearance(
-        self, references: Float[Tensor, "b k c h w"], labels: Float[Tensor, "b k n h w"], label: Float[Tensor, "b n h w"]
-    ) -> Appearance:
-        """What the references say of a frame; without attention the same for all frames of a clip."""
-        return self.weight_generator(references, labels, label)
-
     def forward(
         self,
         label: Float[Tensor, "b n h w"],
@@ -316,13 +310,13 @@ class FewShotGenerator(nn.Module):
         reference_labels: Float[Tensor, "b k n h w"],
         past_label: Float[Tensor, "b n h w"] | None = None,
         past_image: Float[Tensor, "b c h w"] | None = None,
-        appearance: Appearance | None = None,
     ) -> FewShotFrame:
-        """The frame of a label map that looks like the references, after the frame before it. `appearance`: theirs, where it is known."""
+        """The frame of a label map that looks like the references, after the frame before it."""
         config = self.config
         if (past_label is None) != (past_image is None):
             raise ValueError("the frame before comes with its label map")
-        seen = self.appearance(references, reference_labels, label) if appearance is None else appearance
+        # In training anew for each frame of a clip: the generator has taken a step since the one before.
+        seen: Appearance = self.weight_generator(references, reference_labels, label)
         of_each = torch.arange(len(label), device=label.device)
         reference = self._warp(label, reference_labels[of_each, seen.picked], references[of_each, seen.picked])
         warps: list[list[Tensor] | None] = [self.ref_image_embedding(torch.cat((reference.image, reference.mask), dim=1)), None]

@@ -68,7 +68,7 @@ class LabelMaps:
         """The channels of such a map that are 1, without condition images."""
         index, start = [], 0
         for spec in self.classes:
-            classes, count = inputs[spec.name], class_channels(spec)
+            classes, count = inputs[spec.name].long(), class_channels(spec)
             index.append(torch.where((classes >= 0) & (classes < count), classes + start, -1))
             start += count
         if self.instances is not None:
@@ -125,6 +125,7 @@ def class_channels(spec: InputSpec) -> int:
 
 def _write_one_hot(whole: Tensor, classes: Tensor, *, start: int, count: int) -> int:
     """Sets the channel of each pixel's class, of `count` from `start` on; none where it is no such class. Returns the next channel."""
+    classes = classes.long()
     is_class = (classes >= 0) & (classes < count)
     index = start + classes.clamp(0, count - 1)
     whole.scatter_(3, index[..., None], is_class[..., None].to(whole.dtype))

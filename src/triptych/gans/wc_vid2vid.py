@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from triptych.core.batch import Batch, DataSpec
@@ -78,18 +78,24 @@ class WCVid2Vid(Vid2Vid):
 
     def remembered(self, inputs: Mapping[str, Tensor], image: Float[Tensor, "b c h w"]) -> dict[str, Tensor]:
         """The colours of the points that were shown so far."""
-        points, table = inputs[self.points_name], inputs.get(_COLOURS)
-        table = no_colours(0 if self.training else 1, like=image) if table is None else table
+        points = self._points(inputs, image)
         if self.training:  # there is room for all points of the clip, which are numbered from 0 on
-            return {_COLOURS: with_colours(table, points, image)}
+            return {_COLOURS: with_colours(inputs[_COLOURS], points, image)}
+        table = inputs[_COLOURS] if _COLOURS in inputs else no_colours(1, like=image)
         table, numbers = with_numbers(table, inputs.get(_NUMBERS, no_numbers(like=points)), points, image)
         return {_COLOURS: table, _NUMBERS: numbers}
 
+    def _points(self, inputs: Mapping[str, Tensor], like: Tensor) -> Int[Tensor, "b h w"]:
+        """The points that a frame shows. Raises ConfigError for what is missing or has other sides than its image or map."""
+        points, wanted = inputs.get(self.points_name), (len(like), *like.shape[-2:])
+        if points is None or points.is_floating_point() or points.shape != wanted:
+            got = "missing" if points is None else f"got {points.dtype} of shape {tuple(points.shape)}".replace("torch.", "")
+            raise ConfigError(self.points_name, f"{got}, expected whole numbers of shape {wanted}")
+        return points
+
     def guidance(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The colours of the points that the frame shows."""
-        points = inputs.get(self.points_name)
-        if points is None:
-            raise ConfigError(self.points_name, "missing, expected whole numbers of shape (b, h, w)")
+        points = self._points(inputs, inputs[self.sources[0].name])
         if _COLOURS not in inputs:
             return {}
         places = places_of(points, inputs[_NUMBERS]) if _NUMBERS in inputs else points
