@@ -12,7 +12,7 @@ from tests.pages import code_of, module_of
 from tests.runs.glow import moved_run
 from triptych.cli import main as command_line
 from triptych.cli.main import main
-from triptych.core.errors import Stopped
+from triptych.core.errors import DataError, Stopped
 from triptych.runs import Run
 
 PAGE = Path(__file__).parents[2] / "docs/adding-a-verb.md"
@@ -64,10 +64,24 @@ def test_the_example_goes_on_where_it_was_interrupted(run: Run, verb: ModuleType
     assert all(np.array_equal(found[name], whole[name]) for name in ("number", "distance"))
 
 
+def test_the_example_refuses_before_it_reads_weights(run: Run, verb: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Run, "_read", lambda *which: pytest.fail("the weights were read"))
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="file"):
+        verb.nearest(run, 5, out=tmp_path / "file/near.npz")
+
+
+def test_the_example_takes_one_checkpoint_in_all_processes() -> None:
+    assert "run.open_together(" in code_of(PAGE)[0] and "run.open(" not in PAGE.read_text("utf-8")
+
+
 def test_the_flags_of_the_example(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nearest", str(run.directory), "--help"]) == 0
     page = capsys.readouterr().out
     assert page.index("--count") < page.index("--checkpoint") < page.index("--device")
+    for words in (["nearest", "--help"], ["help", "nearest"]):
+        assert main(words) == 0
+        assert capsys.readouterr().out.startswith("usage: triptych nearest RUN [--count N]")
     assert main(["--help"]) == 0
     assert "triptych nearest RUN [--count N]" in capsys.readouterr().out
     for flag, value in (("--count", "0"), ("--out", "a.png"), ("--checkpoint", "newest")):

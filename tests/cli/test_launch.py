@@ -128,7 +128,7 @@ def test_the_name_of_a_job_is_no_option(run: str, name: str, tmp_path: Path) -> 
         (["--sbatch", "qos='x"], "whose quotation marks do not close"),
         (["--run", "."], "--run: got '.', which has no name of its own; give a folder for the run, such as runs/NAME"),
         (["--run", "a\nb"], "expected text of one line"),
-        (["--nodes", "100", "--gpus", "8"], "expected at least one image for each of 800 processes (100 nodes)"),
+        (["--nodes", "100", "--gpus", "8"], "expected at least one image for each of 800 processes (--nodes 100)"),
         (["--out", "no/such/folder/x"], "--out: cannot write"),
     ],
 )
@@ -262,7 +262,7 @@ def test_data_that_are_read_on_this_machine_alone(recipe: str, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["slrum", "adm-digits"], "unknown triptych launch 'slrum'; did you mean \"slurm\"?"),
+        (["slrum", "adm-digits"], "got 'slrum', expected slurm or kubernetes; did you mean \"slurm\"?"),
         (["slurm"], "no recipe given"),
         (["slurm", "adm-digitz"], "adm-digits"),
     ],

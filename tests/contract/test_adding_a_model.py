@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from tests.pages import code_of, module_of
+from tests.recipes import test_lengths
 from triptych.core.batch import Batch, DataSpec
 from triptych.core.model import Sampler, seeded_build
 from triptych.core.rng import Rng
@@ -35,6 +36,12 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     exec(recipe, scope)
     module.recipe = scope["pixel_gaussian_digits"]  # type: ignore[attr-defined]
     return module
+
+
+def test_the_recipe_of_the_example_is_one_as_the_others(example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(test_lengths, "load_recipe", lambda name: example.recipe())
+    test_lengths.test_a_run_is_looked_at_before_its_end("pixel-gaussian-digits")
+    test_lengths.test_warm_up_and_averages_are_short_beside_the_run("pixel-gaussian-digits")
 
 
 def test_the_example_of_adding_a_model_is_right(example: ModuleType) -> None:

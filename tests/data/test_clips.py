@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from dataclasses import replace
@@ -18,6 +19,7 @@ from triptych.core.batch import ClipLength, InputSpec
 from triptych.core.errors import ConfigError, DataError
 from triptych.data.clip_files import clips_of
 from triptych.data.clips import ClipDataConfig, ClipImages
+from triptych.data.frame_files import flow_of
 from triptych.data.loader import Loader, load
 from triptych.data.subjects import HELD_OUT, TRAIN, open_subjects
 
@@ -235,6 +237,27 @@ def test_true_flow_of_a_file(root: Path) -> None:
     assert torch.equal(flow[1, 1, 1, 3], torch.arange(12.0))
 
 
+def zipped() -> bytes:
+    """Flow that numpy.savez wrote."""
+    file = io.BytesIO()
+    np.savez(file, flow=np.zeros((HEIGHT, WIDTH, 2), dtype=np.float32))
+    return file.getvalue()
+
+
+def header(shape: str) -> bytes:
+    """What an .npy begins with."""
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    return b"\x93NUMPY\x01\0" + len(text).to_bytes(2, "little") + text
+
+
+@pytest.mark.parametrize(
+    "data", [zipped(), header("(((("), header(f"({10**9}, {10**9}, 2)"), header("(8, 12, 2)")], ids=["npz", "open", "large", "short"]
+)
+def test_flow_that_is_no_array(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"^cannot be read as an array of NumPy \(.*\); write it by numpy.save$"):
+        flow_of(data)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -259,6 +282,7 @@ def test_true_flow_of_a_file(root: Path) -> None:
             r"flow/c0/4.npy: has moves of more than 10,000 pixels; give nan where the flow is not known",
         ),
         (lambda root: write(root / "flow/c0/4.npy", b"no array"), r"flow/c0/4.npy: cannot be read as an array of NumPy"),
+        (lambda root: write(root / "flow/c0/4.npy", zipped()), r"flow/c0/4.npy: cannot be read as an array of NumPy"),
     ],
 )
 def test_what_is_wrong_is_named_in_one_line(tmp_path: Path, change, message: str | None) -> None:
@@ -356,3 +380,4 @@ def test_held_out_clips_are_whole(tmp_path: Path) -> None:
     write_clips(tmp_path / "val", (4,))
     split = replace(settings(tmp_path), validation_fraction=0.1).open()
     assert (len(split.train), len(split.validation or [])) == (12, 2)
+    assert settings(tmp_path).open().validation is None, "nothing is held out with a fraction of 0"

@@ -67,6 +67,16 @@ def test_a_line_is_as_thick_as_it_should_be_and_ends_at_the_border(thick: int) -
     assert np.array_equal(canvas[..., 0], drawn_by_hand(samples, side=40, thick=thick))
 
 
+@pytest.mark.parametrize("thick", [1, 2])
+def test_a_line_with_ends_has_a_disc_at_each(thick: int) -> None:
+    canvas = np.zeros((24, 32, 1), dtype=np.uint8)
+    keypoints._stroke(canvas, np.array([(9, 12), (16, 11), (23, 10)]), (255,), thick, ends=True)
+    y, x = np.mgrid[:24, :32]
+    discs = (np.hypot(x - 9, y - 12) < 2 * thick) | (np.hypot(x - 23, y - 10) < 2 * thick)
+    squares = [(-thick <= x - a) & (x - a < thick) & (-thick <= y - b) & (y - b < thick) for a, b in ((9, 12), (16, 11), (23, 10))]
+    assert np.array_equal(canvas[..., 0] == 255, discs | np.any(squares, axis=0))
+
+
 @pytest.mark.parametrize("forehead", [False, True])
 def test_the_points_of_a_face_are_joined_in_their_order(forehead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     joined: list[tuple[int, ...]] = []

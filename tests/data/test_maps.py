@@ -160,6 +160,7 @@ def test_numbers_of_few_bits_are_not_spread(bits):
         ("WEBP", {"quality": 80, "append_images": [Image.new("L", (16, 8), 3)], "save_all": True}, "lossy WebP"),
         ("AVIF", {}, "AVIF"),
         ("JPEG2000", {}, "JPEG 2000"),
+        ("GIF", {}, "GIF"),
     ],
 )
 def test_maps_whose_numbers_were_altered_are_refused(kind, settings, said):

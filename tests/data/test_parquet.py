@@ -150,6 +150,15 @@ def test_damage_is_one_line(tmp_path):
     assert refused > 20
 
 
+def test_columns_of_one_name_are_named(tmp_path):
+    table = pq.read_table(write(tmp_path / "0.parquet", ROWS))
+    for name in table.schema.names:
+        pq.write_table(table.append_column(name, table.column(name)), tmp_path / "1.parquet")
+        for path in (tmp_path / "1.parquet", tmp_path):
+            with pytest.raises(DataError, match=rf"1\.parquet: has several columns called {name}; give each a name of its own"):
+                opened(path)
+
+
 def test_files_of_other_columns_are_named(tmp_path):
     write(tmp_path / "label/0.parquet", ROWS[:5], [0, 1, 0, 1, 0])
     write(tmp_path / "label/1.parquet", ROWS[5:])

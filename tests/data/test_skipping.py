@@ -183,6 +183,13 @@ def test_domains_and_classes_of_a_few_images(tmp_path):
     a, b = data.train.domains  # type: ignore[attr-defined]
     assert keys(a) == ["0.png", "2.png", "3.png"] and keys(b) == ["0.png", "1.png", "3.png"]
     assert data.notes[-1].endswith("not in the source: 0.png")
+    for split in ("train", "test"):
+        write_folder(tmp_path / "split" / split, [f"images_{domain}/{k}.png" for domain in "ab" for k in range(2)])
+    write_skip(tmp_path / "bad.json", {"train/images_a/1.png": "", "test/images_b/0.png": "", "images_a/0.png": ""})
+    data = UnpairedDataConfig(path=str(tmp_path / "split"), **settings | {"validation_fraction": 0.1}).open()
+    lists = [[keys(domain) for domain in images.domains] for images in (data.train, data.validation)]  # type: ignore[union-attr]
+    assert lists == [[["0.png"], ["0.png", "1.png"]], [["0.png", "1.png"], ["1.png"]]]
+    assert data.notes[-1].endswith("not in the source: images_a/0.png")
     write_folder(tmp_path / "many", [f"{kind}/{k}.png" for kind in "xyz" for k in range(3)])
     write_skip(tmp_path / "bad.json", {"x/0.png": "", **{f"z/{k}.png": "" for k in range(3)}})
     data = FewShotDataConfig(path=str(tmp_path / "many"), image_size=16, held_out=0, skip=str(tmp_path / "bad.json")).open()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 import tarfile
 import zipfile
 from pathlib import Path
@@ -16,6 +17,7 @@ from triptych.data.config import DataConfig
 from triptych.data.images import Data
 from triptych.data.naming import held_out, pairs_warning
 from triptych.data.source import recognised
+from triptych.data.subjects import open_subjects
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 NAMES = [f"{kind}/{kind}_{k}.png" for kind in ("cat", "dog") for k in range(4)]
@@ -168,6 +170,23 @@ def test_archives_equal_their_folder(tmp_path, name):
     assert name in data.train.key(0) and "cat" in data.train.key(0)
 
 
+@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz", "x.zip"])
+def test_an_archive_in_another_order_equals_its_folder(tmp_path, name):
+    names = ["a/10.png", "a/9.png", "a b/1.png", "b/2.png", "3.png"]
+    folder = write_folder(tmp_path / "folder", names)
+    if name.endswith("zip"):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            for one in names[::-1]:
+                archive.write(folder / one, one)
+    else:
+        with tarfile.open(tmp_path / name, "w:gz" if name.endswith("gz") else "w") as archive:
+            for one in names[::-1]:
+                archive.add(folder / one, one)
+    expected, data = opened(folder, labels="none").train, opened(tmp_path / name, labels="none").train
+    assert [data.source_key(k) for k in range(5)] == [expected.source_key(k) for k in range(5)]
+    np.testing.assert_array_equal(everything(data), everything(expected))
+
+
 def test_split_folders_are_used(tmp_path):
     write_folder(tmp_path, [f"{split}/{name}" for split in ("test", "train", "val") for name in NAMES])
     data = opened(tmp_path, validation_fraction=0.05)
@@ -175,6 +194,16 @@ def test_split_folders_are_used(tmp_path):
     assert "/train/" in data.train.key(0) and "/val/" in data.validation.key(0)
     assert data.spec.class_names == ("cat", "dog")
     assert opened(tmp_path, validation_fraction=0.0).validation is None
+
+
+@pytest.mark.parametrize(("above", "beside"), [("", "montage.png"), ("x/", "more/cat/9.png")])
+def test_what_lies_beside_split_folders_is_warned_of(tmp_path, above, beside):
+    write_folder(tmp_path, [f"{above}{split}/{name}" for split in ("train", "val") for name in NAMES])
+    assert opened(tmp_path).notes == ()
+    write_folder(tmp_path, [f"{above}{beside}"])
+    (warning,) = opened(tmp_path).notes
+    assert warning.startswith(f"warning: the folders train and val are no split, for {beside} lies beside them: held-out images are chosen")
+    assert warning in open_subjects(DataConfig(path=str(tmp_path))).notes
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -217,7 +246,7 @@ def test_the_split_does_not_depend_on_where_the_folder_lies(tmp_path):
 
 
 def test_a_file_beside_the_folder_of_all_others_deals_anew_but_not_where_that_folder_is_named(tmp_path):
-    """A run does not keep which folder held all images when it began, so the page about data says what to do."""
+    """A run that goes on refuses the former (tests/runs/test_going_on.py), and the page about data says what to do."""
 
     def held(place):
         validation = opened(place, validation_fraction=0.3, labels="none").validation
@@ -326,6 +355,33 @@ def test_mnist(tmp_path, compressed):
     assert (len(data.train), len(data.validation), data.spec.channels, data.spec.num_classes) == (12, 5, 1, 10)
     np.testing.assert_array_equal(everything(data.train)[3], picture(28, 28, seed=3, channels=1))
     assert data.train.labels.tolist() == [*range(10), 0, 1]
+
+
+def test_classes_of_test_images_that_training_lacks_are_named(tmp_path):
+    write_mnist(tmp_path, compressed=False)
+    write_idx(tmp_path / "t10k-labels-idx1-ubyte", np.array([0, 1, 12, 3, 4]))
+    said = "t10k-images-idx3-ubyte: holds the class 12, but train-images-idx3-ubyte, to train on, 0 to 9 alone: mend the labels, or set"
+    with pytest.raises(DataError, match=f"^{re.escape(said)} data.labels to none$"):
+        opened(tmp_path, image_size=28, validation_fraction=0.5)
+    config = DataConfig(path=str(tmp_path), image_size=28)
+    subjects = open_subjects(config)
+    assert [complaint.why for complaint in subjects.complaints] == [f"{said} --labels to none"] and subjects.labels is None
+    for settings in ({"labels": "none"}, {"validation_fraction": 0.0}):
+        assert len(opened(tmp_path, image_size=28, **settings).train) == 12
+        assert not open_subjects(config.updated(settings)).complaints
+
+
+@pytest.mark.parametrize("shape", [(3, 0, 8), (3, 8, 0)])
+def test_arrays_of_images_without_pixels_are_refused(tmp_path, shape):
+    images = np.zeros(shape, dtype=np.uint8)
+    np.savez(tmp_path / "a.npz", arr_0=images)
+    np.save(tmp_path / "a.npy", images[..., None])
+    (tmp_path / "m").mkdir()
+    write_idx(tmp_path / "m/train-images-idx3-ubyte", images)
+    write_idx(tmp_path / "m/train-labels-idx1-ubyte", np.zeros(3))
+    for name in ("a.npz", "a.npy", "m"):
+        with pytest.raises(DataError, match=r"uint8 of shape \(3, .*\), expected uint8 of shape \(n, height, width, 1 or 3\)"):
+            opened(tmp_path / name, enlarge=True)
 
 
 def test_mnist_without_test_images_is_split(tmp_path):

@@ -16,7 +16,7 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.core.rng import key_of, permutation, words
 from triptych.data.config import DataConfig
 from triptych.data.domains import UnpairedDataConfig
-from triptych.data.images import Data
+from triptych.data.images import Data, seed_beside
 from triptych.data.loader import evaluation_batches
 
 
@@ -81,6 +81,8 @@ def test_both_domains_are_augmented_apart(tmp_path):
     assert same < 0.2
     alone = one_domain(tmp_path / "one.npz", flip=True, crop="random", enlarge=True)
     np.testing.assert_array_equal(batch.images, alone.batch(np.zeros(64, dtype=np.int64), positions, seed=1).images)
+    beside = alone.batch(np.zeros(64, dtype=np.int64), positions, seed=seed_beside(1, "images_b"))
+    np.testing.assert_array_equal(batch.inputs["images_b"], beside.images)
 
 
 def test_workers_resume_ranks_and_batch_size_change_nothing(tmp_path):

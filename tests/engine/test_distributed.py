@@ -21,7 +21,9 @@ from tests.processes import run_together
 from triptych.core.errors import ConfigError
 from triptych.engine import distributed
 from triptych.engine.checkpoint import load_newest
+from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import Agreement, World, open_world
+from triptych.engine.schedule import refuse_impossible
 
 
 @pytest.mark.slow
@@ -77,8 +79,10 @@ def test_starts_of_3_8_and_1_processes_are_one_training(tmp_path, float64):
 
 
 def test_more_processes_than_images_of_a_batch_are_refused(tmp_path):
+    model, world = seeded(Denoiser), World(0, 8, torch.device("cpu"))
     with pytest.raises(ConfigError, match=r"train\.batch_size: got 7, expected at least one image for each of 8 processes"):
-        make_loop(seeded(Denoiser), tmp_path, world=World(0, 8, torch.device("cpu")), batch_size=7)
+        make_loop(model, tmp_path, world=world, batch_size=7)
+    refuse_impossible(model, TrainConfig(total_images=1, batch_size=8), world)
 
 
 @pytest.mark.slow

@@ -389,7 +389,8 @@ def test_the_rate_that_is_logged_is_that_of_the_iteration_also_where_no_step_is_
 
 
 def test_loss_scale_falls_until_the_gradient_is_finite(tmp_path):
-    loop = make_loop(seeded(Overflowing), tmp_path / "run", precision="fp16", total_images=8 * 6, loss_scale_growth=0.25)
+    settings = {"precision": "fp16", "total_images": 8 * 6, "loss_scale_growth": 0.25, "log": LogConfig(every=8)}
+    loop = make_loop(seeded(Overflowing), tmp_path / "run", **settings)
     start = loop.model.get_parameter("network.0.weight").detach().clone()
     (updater,) = loop.updaters.values()
     scales, moved = [], []
@@ -405,6 +406,7 @@ def test_loss_scale_falls_until_the_gradient_is_finite(tmp_path):
     run(loop)
     assert scales == [19.0, 18.0, 18.25, 17.25, 17.5, 17.75]
     assert moved == [False, False, True, True, True, True]
+    assert [line["network/log2_loss_scale"] for line in metrics(tmp_path / "run") if "learning_rate" in line] == scales
     checkpoint = load_newest(tmp_path / "run/checkpoints", warn=pytest.fail)
     assert checkpoint.info["log2_loss_scale"] == {"network": 17.75}
 
@@ -441,6 +443,13 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):
         assert list_checkpoints(tmp_path / name / "checkpoints") == [64]  # none was overdue
         made[name] = load_newest(tmp_path / name / "checkpoints", warn=pytest.fail)
     assert made["steady"].hashes == made["jumping"].hashes
+
+
+def test_a_checkpoint_is_due_so_many_minutes_after_the_last_one(tmp_path, monkeypatch):
+    loop = make_loop(seeded(Denoiser), tmp_path / "run", total_images=64, checkpoint_every=None, checkpoint_minutes=2.0, keep_last=9)
+    monkeypatch.setattr("triptych.engine.loop.time", SimpleNamespace(monotonic=lambda: 60.0 * loop.images_seen / 8))  # a minute a step
+    assert run(loop)
+    assert list_checkpoints(tmp_path / "run/checkpoints") == [16, 32, 48, 64]
 
 
 def test_checkpoints_that_are_kept_are_written(tmp_path):

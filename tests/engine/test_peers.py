@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -154,6 +155,21 @@ def test_a_process_that_waits_for_one_that_failed_is_ended(monkeypatch, capsys):
     other.explained(DataError("photos/7.png cannot be decoded"))
     assert ended.wait(10) and codes == [1]
     assert capsys.readouterr().err.endswith("failed: photos/7.png cannot be decoded\n")
+
+
+def test_a_process_that_waits_is_ended_also_where_nobody_reads_its_words(monkeypatch):
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    one, other = company(2)
+    ended = threading.Event()
+    monkeypatch.setattr(peers, "_GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(peers.os, "_exit", lambda code: (one._left.set(), ended.set()))
+    monkeypatch.setattr(peers.sys, "stderr", Gone())
+    one.watch()
+    other.explained(DataError("photos/7.png cannot be decoded"))
+    assert ended.wait(10)
 
 
 def test_a_process_that_ends_by_itself_is_not_ended(monkeypatch):

@@ -55,6 +55,11 @@ def test_an_exponent_is_the_largest_root_and_its_profile_has_that_width(length):
     assert weight.sum() == pytest.approx(1, abs=1e-6) and math.sqrt(weight @ (middle - mean) ** 2) == pytest.approx(length, rel=1e-5)
 
 
+@pytest.mark.parametrize(("images", "share"), [(0, 0), (5, 0.5**8), (10, 1), (20, 1)])
+def test_the_share_of_a_profile_that_belongs_to_the_first_images(images, share):
+    assert Profile(10, 7).left_of(images) == pytest.approx(share)
+
+
 @pytest.mark.parametrize("length", [0.05, 0.2])
 def test_the_update_gives_each_step_the_integral_of_the_profile_over_it(length):
     """With iterations of different sizes too, and from the first step on, whose rate is 0."""

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
 import re
 import subprocess
 import sys
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 from tests.processes import forked
-from triptych.engine.progress import HALFLIFE_SECONDS, Progress, memory_bytes, spelled_seconds
+from triptych.engine.progress import Progress, memory_bytes, spelled_seconds
 
 
 class Clock:
@@ -51,7 +53,7 @@ def test_the_speed_is_a_running_mean_with_the_stated_halflife() -> None:
         images += 10
         progress.update(images)
     assert progress.images_per_second == pytest.approx(100)
-    for _ in range(round(HALFLIFE_SECONDS / 0.1)):
+    for _ in range(150):  # 15 seconds
         clock.now += 0.1
         images += 20
         progress.update(images)
@@ -68,6 +70,34 @@ def test_a_terminal_gets_a_live_display_and_messages_as_they_are() -> None:
     assert "saved [bold]checkpoint[/bold] " + "x" * 200 in shown
     assert re.search(r"(?m)^500/1,000 images  250 images/s  loss 0.5  memory", shown), "a line of history above the bar"
     assert "500/1,000 images" in shown and "250 images/s  loss 0.5" in shown and "0:02 left" in shown
+
+
+def test_a_terminal_that_goes_away_ends_nothing() -> None:
+    ours, theirs = pty.openpty()
+    with open(theirs, "w", encoding="utf-8") as stream:
+        with Progress(1_000, stream=stream) as progress:
+            progress.message("starts")
+            os.close(ours)
+            for _ in range(3):
+                progress.message("goes on")
+                progress.update(500)
+        assert os.path.samestat(os.fstat(theirs), os.stat(os.devnull)), "what is in its buffers is no error at the end"
+
+
+def test_a_reader_that_goes_away_ends_nothing() -> None:
+    ours, theirs = os.pipe()
+    with open(theirs, "w", encoding="utf-8") as stream, Progress(1_000, stream=stream) as progress:
+        progress.message("starts")
+        assert os.read(ours, 100) == b"starts\n"
+        os.close(ours)
+        progress.message("goes on")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full")
+def test_a_full_disk_below_the_output_ends_nothing() -> None:
+    with open("/dev/full", "w", encoding="utf-8") as stream, open(os.devnull, "wb") as room:
+        Progress(1_000, stream=stream).message("goes on")
+        os.dup2(room.fileno(), stream.fileno())  # else the end of the test is an error too
 
 
 @pytest.mark.slow

@@ -3,11 +3,13 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,38 @@ def test_a_folder_of_runs_names_them(tmp_path: Path) -> None:
         RunDirectory(parent).read_config()
     named = "it holds the runs r0, r1, r2, r3, r4, r5, r6, r7 and 2 more"
     assert str(caught.value) == f"no run in {parent}: there is no config.json; {named} (triptych runs '{parent}' shows them)"
+
+
+@pytest.mark.parametrize(
+    ("place", "refused"),
+    [
+        ("checkpoints/000001024", True),
+        ("samples/new", True),
+        ("checkpoints", True),
+        ("autoencoder", False),
+        ("first_frames", False),
+        ("b", False),
+    ],
+)
+def test_no_run_is_begun_among_the_files_of_another(tmp_path: Path, place: str, refused: bool) -> None:
+    """It would be taken for a damaged checkpoint, and be removed with the old ones."""
+    run = RunDirectory(tmp_path / "a")
+    run.create()
+    run.write_config({})
+    begun = RunDirectory(run.root / place)
+    said = f"{begun.root} cannot be a run: the run {run.root} keeps its own files there; choose another directory"
+    with pytest.raises(CheckpointError, match=f"^{re.escape(said)}$") if refused else nullcontext():
+        begun.create()
+    run.create()
+
+
+@pytest.mark.parametrize("part", ["checkpoints/000000512", "samples"])
+def test_a_part_of_a_run_names_the_run(tmp_path: Path, part: str) -> None:
+    run = RunDirectory(tmp_path / "digits")
+    run.create()
+    run.write_config({})
+    with pytest.raises(CheckpointError, match=rf"there is no config.json; it belongs to the run {re.escape(str(run.root))}$"):
+        RunDirectory(run.root / part).read_config()
 
 
 def test_a_missing_run_names_the_nearest(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
+import itertools
 import os
 import signal
 import threading
@@ -16,7 +18,7 @@ import torch
 from tests.engine import stopping_worker
 from tests.engine.toys import Denoiser, make_loop, metrics, resumed, run, seeded, stop_after
 from tests.processes import run_together
-from triptych.core.errors import ConfigError, Stopped
+from triptych.core.errors import ConfigError, DataError, RunError, Stopped
 from triptych.engine import signals
 from triptych.engine.callables import Evaluated, Evaluation
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
@@ -159,6 +161,22 @@ def test_a_grid_of_a_past_that_was_given_up_is_drawn_anew(tmp_path, unbroken):
     assert ended(tmp_path) == unbroken
 
 
+@pytest.mark.parametrize("kind", [DataError, RunError])
+def test_what_goes_wrong_between_two_steps_ends_a_run_that_is_saved(tmp_path, kind):
+    """A file that cannot be read, a process that loads images and was killed."""
+    loop = make_loop(seeded(Denoiser), tmp_path)
+    images = loop.callables.draw(0)
+
+    def broken(start):
+        yield from itertools.islice(images, 3)
+        raise kind("no more images")
+
+    loop.callables = dataclasses.replace(loop.callables, draw=broken)
+    with pytest.raises(kind, match="no more images"):
+        loop.run(StopRequest())
+    assert list_checkpoints(tmp_path / "checkpoints") == [24]
+
+
 def test_a_stop_before_the_first_step_saves_nothing(tmp_path):
     loop = make_loop(seeded(Denoiser), tmp_path)
     stop = StopRequest()
@@ -227,7 +245,13 @@ def test_a_signal_is_answered_while_the_main_thread_is_in_a_long_operation():
 
 @pytest.mark.parametrize(
     ("second", "seconds", "forced"),
-    [(signal.SIGINT, 0, True), (signal.SIGTERM, 0, True), (signal.SIGUSR1, 0, False), (signal.SIGTERM, 9, False)],
+    [
+        (signal.SIGINT, 0, True),
+        (signal.SIGTERM, 0, True),
+        (signal.SIGUSR1, 0, False),
+        (signal.SIGHUP, 0, False),
+        (signal.SIGTERM, 9, False),
+    ],
 )
 def test_another_signal_ends_at_once_but_not_one_that_only_repeats_the_first(monkeypatch, second, seconds, forced):
     monkeypatch.setattr(signals, "_SAME_WISH_SECONDS", seconds)
@@ -242,14 +266,15 @@ def test_another_signal_ends_at_once_but_not_one_that_only_repeats_the_first(mon
     assert ends == forced
 
 
-def test_the_end_that_was_announced_is_the_same_wish(monkeypatch):
-    """torchrun hands a second SIGUSR1 on as SIGTERM. A signal after that one ends at once."""
+@pytest.mark.parametrize("first", [signal.SIGUSR1, signal.SIGHUP])
+def test_the_end_that_was_announced_is_the_same_wish(monkeypatch, first):
+    """torchrun hands a second SIGUSR1 on as SIGTERM; so ends what outlives its terminal. A signal after that one ends at once."""
     monkeypatch.setattr(signals, "_SAME_WISH_SECONDS", 0)
     said: list[str] = []
     answered = threading.Event()
     with stop_on_signals() as stop:
         stop.say = lambda message: (said.append(message), answered.set())
-        for number, again in ((signal.SIGUSR1, signal.SIGUSR1), (signal.SIGTERM, None)):
+        for number, again in ((first, first), (signal.SIGTERM, None)):
             answered.clear()
             send(number)
             assert answered.wait(10)
@@ -258,7 +283,18 @@ def test_the_end_that_was_announced_is_the_same_wish(monkeypatch):
         assert stop.name == "SIGTERM"
         with pytest.raises(KeyboardInterrupt):
             send(signal.SIGINT)
-    assert said[:2] == ["SIGUSR1: stopping after this step", "SIGTERM: stopping after this step; again: now"]
+    assert said[:2] == [f"{first.name}: stopping after this step", "SIGTERM: stopping after this step; again: now"]
+
+
+def test_what_was_started_to_outlive_its_terminal_does():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup has it
+    try:
+        with stop_on_signals() as stop:
+            send(signal.SIGHUP)
+            assert stop.name is None
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_process_that_did_not_hear_a_signal_hears_of_it():

@@ -55,6 +55,7 @@ def test_a_group_without_images_has_no_mean() -> None:
     found = validate(model, held_out(1, batch_size=4))
     assert len([name for name in found if name.startswith("denoise/loss_q")]) == 1
     assert not any("standard_error" in name for name in found), "of one image there is none"
+    assert validate(model, held_out(2, batch_size=4))["denoise/loss_standard_error"] > 0
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,7 @@ def test_the_page_sets_all_side_by_side(runs: list[Path]) -> None:
     assert "Lower is better. Not there in flow." in text and "Lower is better. Not there in a, b." in text
     assert re.search(r"time of training 5 s 5 s 3\.9 h", text) and re.search(r"images/s, the median 45 45 500", text)
     assert re.search(r"memory, the most noted 1\.07 GB 1\.07 GB unknown", text)
+    assert re.search(r"starts 2 2 0 warnings 1 1 0 failures 0 0 0", text)
     assert re.search(r"train\.batch_size 32 16 64", text) and re.search(r"model\.levels - - \d", text)
     assert "train.seed" not in text, "that is the same in all"
 

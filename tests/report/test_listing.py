@@ -126,6 +126,8 @@ def test_a_broken_run_is_listed(file: str, content: bytes, shown: str | None, tm
         assert main(["runs", str(place)]) == 0
         printed = capsys.readouterr()
         assert str(root) in printed.out and printed.err == ""
+    assert ("goes on with it" in printed.out) == (shown is None), "what train would refuse"
+    assert not shown or f"{root / 'config.json'} {shown}" in printed.out
 
 
 def test_the_table_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,6 +142,8 @@ def test_the_table_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert heads.split() == ["run", "recipe", "images", "seen", "newest", "figures", "disk", "last", "written"]
     assert " ".join(first.split()).startswith("runs/my digits adm-digits 200 of 1,000 (20 %) loss 0.4, validation 0.6 4.")
     assert " ".join(second.split()).startswith("runs/new Glow 0 of 1,000 (0 %) none yet") and "2023-11-" in second
+    assert main(["runs", "runs/new"]) == 0
+    assert capsys.readouterr().out.endswith("triptych train runs/new   begins it, at 0 images\n")
     assert main(["runs", "runs/my digits"]) == 0
     page = capsys.readouterr().out
     assert "denoise/loss  0.4" in page and "50 images" in page and "best" in page and "samples/000000200.png" in page

@@ -14,7 +14,7 @@ from PIL import Image
 
 import triptych.report
 from tests.report.html_pages import read_page
-from tests.report.made_runs import LINES, evaluated, made_run
+from tests.report.made_runs import LINES, LOG, evaluated, made_run
 from triptych.cli.main import main
 from triptych.core.errors import CheckpointError
 from triptych.recipes.catalogue import load_recipe
@@ -97,9 +97,11 @@ def test_a_run_without_anything_has_a_page_too(tmp_path: Path) -> None:
     page = read_page(write_report(made_run(tmp_path / "a", lines=(), log="", grids=())))
     for said in ("no grids of samples", "metrics.jsonl has no lines", "Nothing was measured yet", "has no log"):
         assert said in page.text
+    assert "Begin, for nothing is saved yet." in page.text and "Go on where it stopped" not in page.text
     (tmp_path / "a/config.json").write_text("{")
     page = read_page(write_report(tmp_path / "a", tmp_path / "deep/other.html"))
     assert "config.json is damaged" in page.text
+    assert "triptych report " in page.text and "triptych train " not in page.text, "which would refuse it"
     (tmp_path / "a/config.json").write_text(
         '{"format": 1, "model": {"kind": ["x"]}, "data": 3, "spec": [], "train": {"total_images": "x"}}'
     )
@@ -177,6 +179,20 @@ def test_a_line_without_end_does_not_hold_up_the_others(tmp_path: Path) -> None:
     short = GrowingFile(path, most=20)
     assert list(short.lines()) == ["y", "half and half"], "what is left of a line is none"
     assert short.left_out == path.stat().st_size - len(b"y\nhalf and half\r\n")
+
+
+def test_the_middle_of_a_long_log_is_left_out_and_counted(tmp_path: Path) -> None:
+    warnings = [f"2026-01-02 04:{k // 60:02}:{k % 60:02} warning: number <{k}>" for k in range(250)]
+    passed_over = "2026-01-02 05:00:00 300/1,000 images  50 images/s  loss 0.5"
+    reader = RunReader(made_run(tmp_path / "a", log="\n".join((LOG.splitlines()[0], *warnings, passed_over, ""))))
+    reader.update()
+    found = reader.happenings
+    assert found.counts == {"start": 1, "warning": 250} and (len(found.shown), found.left_out) == (200, 51)
+    text = read_page(report_page(reader)).text
+    numbers = [int(number) for number in re.findall(r"warning: number <(\d+)>", text)]
+    assert numbers == [*range(29), *range(80, 250)], "beside the start, which is the first of all"
+    before, after = text.split("51 lines are left out here")
+    assert "<28>" in before and "<80>" not in before and "<80>" in after and "<28>" not in after
 
 
 def test_what_came_after_a_resume_counts(tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ def test_arrays(tmp_path: Path) -> None:
     found = looked(tmp_path / "m")
     assert found.subjects.source == "mnist" and (found.count(0), found.count(1)) == (12, 2)
     assert named(found)["copies_held_out"] == ["2", "3", "7", "test/0", "test/1"]
+    assert looked(tmp_path / "m", validation_fraction=0.0).count(1) == 0, "as in a training"
     assert "all images are grey" in found.notes[-1]
 
 
@@ -210,6 +211,15 @@ def test_grey_among_colour(folder: Path) -> None:
 
 
 SETTINGS = {"image_size": 16, "maps": ("labels",), "num_classes": (2,), "instances": "objects", "conditions": ("edges",)}
+
+
+def test_pairs_of_a_split_of_which_none_is_held_out(tmp_path: Path) -> None:
+    for side, count in (("train", 3), ("val", 2)):
+        write_pairs(tmp_path / side, count=count)
+    for fraction, sides in ((0.05, (3, 2, 0)), (0.0, (3, 0, 2))):
+        config = PairedDataConfig(path=str(tmp_path), validation_fraction=fraction, **SETTINGS)
+        found, data = examine(config, workers=0), config.open()
+        assert tuple(map(found.count, range(3))) == sides and found.fit and (data.validation is None) == (fraction == 0)
 
 
 def test_pairs(tmp_path: Path) -> None:
@@ -339,6 +349,13 @@ def test_the_command(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture
     (folder / "cat" / "<b>\x1b[31m.png").unlink()
     assert main(["data", "doctor", str(folder), "--workers", "0"]) == 0
     assert "fit: these images can be trained on\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["doctor", "stats", "encode", "draw", "points", "person"])
+def test_a_path_without_letters_is_not_the_present_folder(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a variable of a shell that is not set."""
+    assert main(["data", verb, "", "--out", "x"]) == 2
+    assert "got '' where the " in capsys.readouterr().err
 
 
 def test_the_command_of_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -265,6 +265,25 @@ def test_a_list_says_how_many_frames_a_clip_has(root: Path, tmp_path_factory: py
     assert "images/a___000___: a clip of 2 frames" in refusal(config)
 
 
+def test_what_a_list_names_is_held_out_as_in_a_training(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """By sequences, several of which may be of one folder. What it does not name, here b/2, is not read."""
+    place = tmp_path_factory.mktemp("databases")
+    (root / "labels/b/2.png").unlink()
+    for folder in ("images", "labels"):
+        write_database(place / folder, root / folder)
+    parts = {f"a___{t:03d}___": [str(t)] for t in range(FRAMES)} | {"b": ["0", "1"]}
+    (place / "all_filenames.json").write_text(json.dumps(parts))
+    config = settings(place, **lengths(1, 1, validation_fraction=0.5))
+    data, found = config.open(), examine(config, workers=0)
+    sides = {found.key(k): found.side(k) for k in range(len(found.rows))}
+    assert data.validation is not None
+    for images, side in ((data.train, "training"), (data.validation, "held out")):
+        assert {key for key in sides if key.startswith("images") and sides[key] == side} == set(map(images.source_key, range(len(images))))
+    assert found.fit and {key for key in sides if sides[key] == "unused"} == {"images/b/2"}
+    of_a = [sides[f"images/a/{t}"] for t in range(FRAMES)]
+    assert len(set(of_a)) == 2, "the folder itself is on no side"
+
+
 def test_a_missing_folder_and_what_is_said(root: Path) -> None:
     found = examine(settings(root, flow="moves"), workers=0)
     assert [line for finding in found.findings for line in finding.general] == [f"{root}: holds no folder moves (data.flow)"]

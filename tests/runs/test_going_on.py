@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +14,12 @@ import pytest
 
 from tests.contract.shrink import BATCH, light
 from tests.data.pictures import write_folder
-from triptych.core.errors import CheckpointError
+from triptych.core.errors import CheckpointError, DataError
 from triptych.data.config import DataConfig
 from triptych.data.images import Data
 from triptych.engine.run_directory import RunDirectory
 from triptych.runs import train, training
+from triptych.runs.beforehand import refuse_at_start
 from triptych.runs.beginning import prepare_directory
 
 
@@ -116,6 +118,28 @@ def test_images_that_changed_meanwhile_are_warned_of(tmp_path: Path) -> None:
     (line,) = [line for line in log.read_text("utf-8").splitlines() if "the images are not those of before" in line]
     stored = RunDirectory(tmp_path / "run").read_config()["images"]
     assert "warning: " in line and f", now {stored}): some were added, taken away or changed" in line
+
+
+def test_images_that_were_held_out_are_not_trained_on(tmp_path: Path) -> None:
+    """A file beside the folder of all others gives these other names, by which others of them would be held out."""
+    folder = write_folder(tmp_path / "images", [f"archive/{kind}/{k}.png" for kind in "ab" for k in range(20)])
+    data = DataConfig(path=str(folder), image_size=8, channels=1, workers=0, labels="none", validation_fraction=0.3)
+    config = replace(light("adm-digits-uncond"), data=data).updated({"train": {"total_images": BATCH, "validate_images": 0}})
+    train(config, tmp_path / "run", device="cpu")
+    settings = tmp_path / "run/config.json"
+    before, longer = settings.read_text("utf-8"), config.updated({"train": {"total_images": 2 * BATCH}})
+    write_folder(folder, ["cover.png"])
+    said = r"images: images that this run held out, such as archive/[ab]/\d+\.png, would be trained on now, .*give that folder"
+    refused = partial(refuse_at_start, longer, RunDirectory(tmp_path / "run"), recipe=None, init_from=None, processes=1, of_each_machine=1)
+    for start in (lambda: train(longer, tmp_path / "run", device="cpu"), refused):
+        with pytest.raises(DataError, match=said):
+            start()
+    assert settings.read_text("utf-8") == before
+    named = longer.updated({"data": {"path": str(folder / "archive")}})
+    train(named, tmp_path / "run", device="cpu")
+    (folder / "cover.png").unlink()
+    write_folder(folder, [f"archive/a/new{k}.png" for k in range(40)])
+    train(config.updated({"train": {"total_images": 3 * BATCH}}), tmp_path / "run", device="cpu")
 
 
 def test_a_run_that_an_earlier_version_began_keeps_the_order_of_its_images(tmp_path: Path) -> None:

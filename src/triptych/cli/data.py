@@ -117,7 +117,7 @@ def main(arguments: Sequence[str]) -> int:
 def _stats(arguments: Sequence[str]) -> int:
     """Writes the statistics, and prints what they are of."""
     helped = asks_for_help(arguments)
-    if not helped and (not arguments or arguments[0].startswith("-")):
+    if not helped and (not any(arguments[:1]) or arguments[0].startswith("-")):
         problem = f"got {arguments[0]!r} where the images are expected" if arguments else "no images given"
         raise ConfigError("", f"{problem}; usage: {_STATS_LINE}")
     if not helped:
@@ -228,7 +228,7 @@ def configure_encode(arguments: Sequence[str]) -> tuple[str, EncodeOptions]:
     from triptych.cli.settings import parse
 
     helped = asks_for_help(arguments)
-    if not helped and (not arguments or arguments[0].startswith("-")):
+    if not helped and (not any(arguments[:1]) or arguments[0].startswith("-")):
         problem = f"got {arguments[0]!r} where the images are expected" if arguments else "no images given"
         raise ConfigError("", f"{problem}; usage: {_ENCODE_LINE}")
     options, _ = parse(

@@ -176,7 +176,7 @@ def configure(arguments: Sequence[str]) -> tuple[str, DoctorOptions]:
     from triptych.cli.settings import parse
 
     helped = asks_for_help(arguments)
-    if not helped and (not arguments or arguments[0].startswith("-")):
+    if not helped and (not any(arguments[:1]) or arguments[0].startswith("-")):
         problem = f"got {arguments[0]!r} where the images are expected" if arguments else "no images given"
         raise ConfigError("", f"{problem}; usage: {LINE}")
     options, _ = parse(

@@ -104,7 +104,7 @@ def from_folder(arguments: Sequence[str], *, options: F, prog: str, description:
     from triptych.cli.settings import parse
 
     helped = asks_for_help(arguments)
-    if not helped and (not arguments or arguments[0].startswith("-")):
+    if not helped and (not any(arguments[:1]) or arguments[0].startswith("-")):
         problem = f"got {arguments[0]!r} where the folder is expected" if arguments else "no folder given"
         raise ConfigError("", f"{problem}; usage: {usage}")
     rest = arguments if helped else arguments[1:]

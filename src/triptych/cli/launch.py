@@ -133,7 +133,10 @@ def prepared(arguments: Sequence[str]) -> Written:
     """The file of the job that the arguments are about. Raises what `triptych train` raises for settings."""
     platform, words = arguments[0], arguments[1:]
     if platform not in _PLATFORMS:
-        raise ConfigError("", f"unknown triptych launch {platform!r}{nearest(platform, _PLATFORMS)} (triptych launch --help)")
+        known = " or ".join(_PLATFORMS)
+        raise ConfigError(
+            "", f"triptych launch: got {platform!r}, expected {known}{nearest(platform, _PLATFORMS)} (triptych launch --help)"
+        )
     if not words:
         raise ConfigError("", f"no recipe given; usage: triptych launch {platform} RECIPE [settings] (triptych recipes lists them)")
     return importlib.import_module(f"triptych.cli.launch_{platform}").prepared(words)
@@ -209,7 +212,7 @@ def _check_batch(options: LaunchOptions, run_config: RunConfig) -> None:
     processes = options.nodes * options.of_each_node
     batch = run_config.rescaled(processes).train.batch_size
     if batch < processes:
-        reason = f"got {batch}, expected at least one image for each of {processes} processes ({options.nodes} nodes)"
+        reason = f"got {batch}, expected at least one image for each of {processes} processes (--nodes {options.nodes})"
         raise ConfigError("--train.batch-size", reason)
 
 

@@ -50,7 +50,7 @@ def table(listing: list[Listed], folder: Path) -> str:
     """The runs, a line for each."""
     heads = ("run", "recipe", "images seen", "newest figures", "disk", "last written")
     rows = [
-        (str(run.root), run.recipe, _images(run), run.fault or _figures(run), in_bytes(run.size_bytes), _date(run.written))
+        (str(run.root), run.recipe, _images(run), _fault(run) or _figures(run), in_bytes(run.size_bytes), _date(run.written))
         for run in listing
     ]
     rows = [tuple(map(printable, row)) for row in rows]
@@ -77,11 +77,18 @@ def page(run: Listed) -> str:
     lines += ["", "pictures" if drawn else "no pictures", *([f"  {left_out} older ones"] if left_out else [])]
     lines += [f"  {path}" for path in drawn[left_out:]]
     place, total = shlex.quote(str(run.root)), run.total_images
-    if total and run.images_seen >= total:
+    if run.fault:
+        return "\n".join(lines)  # no command goes on with it
+    if total and stored and run.images_seen >= total:
         further = f"triptych train {place} --train.total-images {2 * total}   trains it on, twice as long"
     else:
-        further = f"triptych train {place}   goes on with it"
+        further = f"triptych train {place}   {'goes on with it' if stored else 'begins it, at 0 images'}"
     return "\n".join([*lines, "", further])
+
+
+def _fault(run: Listed) -> str:
+    """Why config.json cannot be read, short enough for a cell; nothing where it can."""
+    return (run.fault or "").removeprefix(f"{run.root / 'config.json'} ")
 
 
 def _images(run: Listed) -> str:

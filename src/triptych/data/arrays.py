@@ -89,6 +89,7 @@ def mnist(folder: Path, split: str) -> Arrays | None:
     if images is None:
         return None
     pixels = _idx(images, magic=_IDX_IMAGES)
+    _check_images(str(images), Header(pixels.shape, pixels.dtype))
     if labels is None:
         raise DataError(f"{images}: the file of its labels, {split}-labels-idx1-ubyte, is not beside it")
     classes = _idx(labels, magic=_IDX_LABELS).astype(np.int64)
@@ -241,7 +242,7 @@ def _with_channels(array: OnDisk) -> OnDisk:
 
 def _check_images(where: str, header: Header) -> None:
     shape = (*header.shape, 1) if len(header.shape) == 3 else header.shape
-    if len(shape) != 4 or shape[-1] not in (1, 3) or header.dtype != np.uint8:
+    if len(shape) != 4 or shape[-1] not in (1, 3) or 0 in shape[1:] or header.dtype != np.uint8:
         raise DataError(f"{where}: {header.dtype} of shape {header.shape}, expected uint8 of shape (n, height, width, 1 or 3)")
 
 

@@ -36,7 +36,8 @@ FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF"
 _PLUGINS = ("Avif", "Bmp", "Gif", "Jpeg", "Jpeg2K", "Mpo", "Png", "Ppm", "Tiff", "WebP")
 MOST_PIXELS = 178_956_970
 """Of a decoded image; a small file may say that it has any number. Pillow's own limit: 512 MiB in RGB."""
-_ALTERS = {"JPEG": "JPEG", "MPO": "JPEG", "AVIF": "AVIF", "JPEG2000": "JPEG 2000"}
+_ALTERS = {"JPEG": "JPEG", "MPO": "JPEG", "AVIF": "AVIF", "JPEG2000": "JPEG 2000", "GIF": "GIF"}
+"""Formats of which programs write other numbers than they were given: of a GIF the places of the colours that are used."""
 _SPREAD = {"L;2": 85, "L;4": 17}  # what Pillow multiplies the levels of grey files with less than 8 bits by
 _BYTE, _SHORTS = 255, (";16B", ";16L", ";16N")
 """The highest level of 8 bits, and how Pillow's names of decoders of 16 bits end."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from triptych.data.naming import hashed
 
 _LOOKED_AT = 8
 """Images whose pixels are part of it: those whose key and label have the smallest hashes."""
+_MARKED = 16
+"""Held-out images that a run keeps in mind."""
 
 
 def fingerprint(data: Data) -> str:
@@ -38,6 +41,28 @@ def fingerprint(data: Data) -> str:
             continue
         digest.update(pixels.tobytes() if pixels.dtype == np.uint8 else b"")
     return digest.hexdigest()[:12]
+
+
+def held_out_marks(data: Data) -> list[int]:
+    """Hashes of the keys of some held-out images, by which a later start sees whether it would train on them."""
+    return [] if data.validation is None else sorted(_marks(data.validation).tolist())[:_MARKED]
+
+
+def refuse_held_out(marks: Collection[int], data: Data) -> None:
+    """Raises DataError where most of the images of the marks, which were held out, are among those to be trained on now."""
+    learned = np.flatnonzero(np.isin(_marks(data.train), list(marks))) if marks else np.arange(0)
+    if len(learned) > 1 and 2 * len(learned) > len(marks):
+        key = data.train.source_key(int(learned[0]))
+        raise DataError(
+            f"{data.train.config.path}: images that this run held out, such as {key}, would be trained on now, as where files came beside "
+            "the folder that held all images; move these away, or give that folder (--data.path), or begin another run with --init-from "
+            "this one"
+        )
+
+
+def _marks(images: ImageSet) -> np.ndarray:
+    """Another hash of each key than the one that says which images are held out, of which it must know nothing: int64 (n,)."""
+    return hashed([f"mark\0{images.source_key(item)}" for item in range(len(images))])
 
 
 def _hashes(images: ImageSet) -> np.ndarray:

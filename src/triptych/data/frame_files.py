@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triptych.core.errors import DataError, nearest
+from triptych.core.errors import DataError, nearest, one_line
 from triptych.core.reading import parsed_json, read_regular
 from triptych.data.cut import Cut
 from triptych.data.cut_out import CutOut, DrawnMaps, Extent, Shows
@@ -68,8 +68,8 @@ class FlowFiles:
 def flow_of(data: bytes, size: Size | None = None) -> np.ndarray:
     """The flow that a file holds: floats (h, w, 2). Raises ValueError for what is none, or not of the width and height of its frame."""
     try:
-        flow = np.load(io.BytesIO(data), allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        flow = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+    except Exception as error:  # of as many types as a header has faults
         raise ValueError(_not_numpy(error)) from error
     sides = None if size is None else (size[1], size[0])
     if flow.dtype.kind != "f" or flow.shape != (*(sides or flow.shape[:2]), 2):
@@ -93,7 +93,7 @@ def landmark_names(place: Path, keys: Sequence[str]) -> Iterator[OfFrame]:
 
 
 def _not_numpy(error: Exception) -> str:
-    return f"cannot be read as an array of NumPy ({error}); write it by numpy.save"
+    return f"cannot be read as an array of NumPy ({one_line(error)}); write it by numpy.save"
 
 
 class LandmarkFiles:

@@ -49,15 +49,23 @@ class Paths:
     parts: list[list[str]]
     split: list[str | None]
     "Name of the split's folder of each file; None where the data came unsplit."
+    warning: str = ""
+    "What the log says of folders that are no split, but look like one."
 
 
 def parsed(names: list[str]) -> Paths:
     """The paths of a data set. Top folders named train and val (or valid, validation, test) are a split."""
     parts = _without_shared_folder([name.split("/") for name in names])
-    tops = {path[0] if len(path) > 1 else "" for path in parts}
-    if TRAINING in tops and len(tops) > 1 and tops <= {TRAINING, *_HELD_OUT}:
+    tops = {path[0] if len(path) > 1 else "": path for path in reversed(parts)}
+    held = held_out_folder(tops)
+    if TRAINING not in tops or held is None:
+        return Paths(parts, [None] * len(parts))
+    beside = next((path for top, path in tops.items() if top not in (TRAINING, *_HELD_OUT)), None)
+    if beside is None:
         return Paths([path[1:] for path in parts], [path[0] for path in parts])
-    return Paths(parts, [None] * len(parts))
+    why = f"the folders {TRAINING} and {held} are no split, for {'/'.join(beside)} lies beside them"
+    warning = f"warning: {why}: held-out images are chosen from all; move that away, and those of {held} are held out"
+    return Paths(parts, [None] * len(parts), warning)
 
 
 def _without_shared_folder(parts: list[list[str]]) -> list[list[str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,11 @@ class Table(Files):
         return self._files[number]
 
     def _schema(self, number: int) -> Any:
-        return self._file(number).schema_arrow
+        found = self._file(number).schema_arrow
+        twice = next((name for name, count in Counter(found.names).items() if count > 1), None)
+        if twice is not None:
+            raise DataError(f"{self._paths[number]}: has several columns called {twice}; give each a name of its own")
+        return found
 
     def _group_sizes(self, number: int) -> list[int]:
         found = self._file(number).metadata

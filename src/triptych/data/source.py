@@ -25,7 +25,7 @@ from triptych.data.files import KINDS, LABELS_FILE, Files, open_folder
 from triptych.data.images import ArrayImages, Data, FileImages, ImageSet, prepared
 from triptych.data.label_file import classes_by, not_for
 from triptych.data.latents import holds_latents, open_latents
-from triptych.data.naming import divided, held_out, pairs_warning, parsed
+from triptych.data.naming import LABELS, divided, held_out, pairs_warning, parsed
 from triptych.data.pack import ArrayPack, PackedImages, array_pack, files_pack, named_classes
 from triptych.data.parquet import SUFFIX, open_parquet
 from triptych.data.patterns import exists, is_pattern, matched
@@ -252,9 +252,21 @@ def _from_pixels(
     _check_count(len(chosen), train.name, files=False)
     training = _opener(config, train, left_out, channels=channels, labelled=labelled)
     validation = None
+    if labelled and test is not None and len(rest):
+        check_classes(train, test)
     if len(rest):
         validation = (training if test is None else _opener(config, test, left_out, channels=channels, labelled=labelled))(rest)
     return Data(training(chosen), validation, _spec(config, channels, train.class_names if labelled else None))
+
+
+def check_classes(train: Arrays | Records, test: Arrays | Records) -> None:
+    """Raises DataError for a class of images for testing that no image for training can have."""
+    if train.class_names is None or test.labels is None:
+        return
+    most, count = int(test.labels.max(initial=0)), len(train.class_names)
+    if most >= count:
+        reason = f"{test.name}: holds the class {most}, but {train.name}, to train on, 0 to {count - 1} alone"
+        raise DataError(reason, advice="mend the labels, or set {} to none", setting=LABELS)
 
 
 def _opener(
@@ -331,7 +343,7 @@ def _from_files(config: DataConfig, files: Files, empty: list[str], left_out: Le
     by = LABELS_FILE if files.tables else "the files beside the images" if files.labelled else "the source itself"
     own = (f"{place}: {len(classes.names):,} classes by {by}",) if classes is not None and classes.numbered else ()
     own += (f"{place}: {len(classes.names):,} classes by {config.label_file}",) if classes is not None and config.label_file else ()
-    notes = (*files.notes, *own, *pairs_warning(names, place))
+    notes = (*files.notes, *own, *pairs_warning(names, place), *filter(None, [paths.warning]))
     return Data(images(training), images(validation) if len(validation) else None, spec, notes, files.objects)
 
 

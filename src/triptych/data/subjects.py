@@ -14,7 +14,7 @@ import numpy as np
 
 from triptych.core.errors import ConfigError, DataError
 from triptych.data.arrays import Arrays
-from triptych.data.clip_files import ClipFiles, by_list, by_place, clips_of
+from triptych.data.clip_files import by_list, by_place, clips_of
 from triptych.data.clips import ClipDataConfig
 from triptych.data.config import DataConfig
 from triptych.data.cut import Value
@@ -27,7 +27,7 @@ from triptych.data.pack import ArrayPack, array_pack, files_pack, named_classes
 from triptych.data.pairs import PairedDataConfig, folder_settings, roots, stem_of
 from triptych.data.patterns import matched
 from triptych.data.skipping import LeftOut
-from triptych.data.source import FILES, NO_IMAGES, check_label_file, existing_path, located, open_files, open_pixels
+from triptych.data.source import FILES, NO_IMAGES, check_classes, check_label_file, existing_path, located, open_files, open_pixels
 from triptych.data.stored import Keyed
 from triptych.data.tfrecord import Records
 from triptych.data.videos import open_clips
@@ -209,7 +209,7 @@ def _open_files(config: DataConfig, path: Path, source: str, left_out: LeftOut) 
         sides = _sides(count, *(kept[part] for part in divided(paths, validation_fraction=fraction)))
     else:
         sides = _sides(count, *(part[np.isin(part, kept)] for part in pack.divided(fraction)))
-    notes = (*files.notes, *left_out.notes(), *pairs_warning(names, str(path), consequence=_AS_PAIRS))
+    notes = (*files.notes, *left_out.notes(), *pairs_warning(names, str(path), consequence=_AS_PAIRS), *filter(None, [paths.warning]))
     subjects = Subjects(path, source, [Part(files, count)], sides, left_out=_all_but(kept, count), notes=notes)
     if not (sides == TRAIN).any():
         subjects.complaints.append(Complaint("source", None, NO_IMAGES))
@@ -247,8 +247,11 @@ def _open_pixels(config: DataConfig, path: Path, source: str, left_out: LeftOut)
         named, labels = (None, None) if config.labels == "none" else (pack.stamp.class_names, pack.labels)
         parts, out = [Part(Pixels(pack, path.name), count)], _all_but(kept, count)
         return Subjects(path, source, parts, sides, labels, named, left_out=out, notes=left_out.notes())
+    rest = HELD_OUT if config.validation_fraction > 0 else UNUSED  # of images for testing
     try:
         train, test = open_pixels(path, source, side=config.image_size, labelled=config.labels != "none")  # pyright: ignore[reportArgumentType]
+        if config.labels != "none" and test is not None and rest == HELD_OUT:
+            check_classes(train, test)
     except DataError as error:
         if error.setting != "data.labels":
             raise
@@ -260,11 +263,11 @@ def _open_pixels(config: DataConfig, path: Path, source: str, left_out: LeftOut)
         sides = _sides(len(train), *(kept[part] for part in divisions))
         parts = [_pixels(train)]
     else:
-        sides = np.repeat(np.array([TRAIN, HELD_OUT], dtype=np.uint8), [len(train), len(test)])
+        sides = np.repeat(np.array([TRAIN, rest], dtype=np.uint8), [len(train), len(test)])
         parts = [_pixels(train), _pixels(test)]
         kept = np.concatenate([kept, len(train) + left_out.kept(test.key, len(test))])
     labels = None
-    if config.labels != "none" and train.labels is not None:
+    if config.labels != "none" and not complaints and train.labels is not None:
         labels = np.concatenate([each.labels for each in (train, test) if each is not None and each.labels is not None])
     named = None if labels is None else train.class_names
     if not (sides == TRAIN).any():
@@ -299,7 +302,8 @@ def _matched(config: PairedDataConfig, path: Path, folders: Sequence[Path], left
     subjects = Subjects(path, _named(config), [], np.zeros(0, dtype=np.uint8), skips=config.skips)
     pairs: list[list[int]] = []
     passed_over: list[int] = []
-    for side, root in zip((TRAIN, HELD_OUT), folders, strict=False):
+    for side, root in zip((TRAIN, HELD_OUT if config.validation_fraction > 0 else UNUSED), folders, strict=False):
+        first = len(subjects)
         by_stem = [_numbered(subjects, config, root, name) for name in types]
         subjects.sides = np.append(subjects.sides, np.full(sum(part.count for part in subjects.parts) - len(subjects), side, np.uint8))
         subjects.count()
@@ -308,23 +312,30 @@ def _matched(config: PairedDataConfig, path: Path, folders: Sequence[Path], left
         if isinstance(config, ClipDataConfig):
             by_stem = list(by_place(root, files, dict(zip(types, by_stem, strict=True))).values())
         whole, alone = _joined(by_stem, types)
-        subjects.complaints += alone
-        members = list(whole.values())
+        keys, members = list(whole), list(whole.values())
+        together: Mapping[str, Sequence[int]] = {key: [k] for k, key in enumerate(keys)}
         if isinstance(config, ClipDataConfig):
             listed = by_list(root, files, dict(zip(types, by_stem, strict=True)))
-            _add_clips(subjects, config, root, whole, listed, side)
-            counts = _frame_counts(whole, by_stem[0]) if listed is None else {name: len(clip) for name, clip in listed.clips.items()}
+            if listed is None:
+                together = clips_of(keys)
+                counts = _frame_counts(together, by_stem[0])
+            else:  # nothing else is read by a training
+                keys, together, alone = listed.keys, listed.clips, []
+                members = np.stack([listed.numbers[name] for name in types], axis=1).tolist()
+                counts = {name: len(clip) for name, clip in together.items()}
+                subjects.sides[np.setdiff1d(np.arange(first, len(subjects)), members)] = UNUSED
+            _add_clips(subjects, config, root, keys, members, together, side)
             subjects.complaints += _too_short(config, (root / config.target).relative_to(path), counts, side, split=len(folders) == 1)
+        subjects.complaints += alone
         kept = left_out.kept_pairs([_key_of(subjects, members, k) for k in range(len(types))], len(members))
         passed_over += [item for k in np.flatnonzero(_all_but(kept, len(members))) for item in members[int(k)]]
         pairs += members
         if len(folders) == 1 and len(kept):
-            keys = list(whole)
-            together = _together([keys[int(k)] for k in kept], clips=isinstance(config, ClipDataConfig))
-            names = list(together)
+            there = set(kept.tolist())
+            names = [name for name, group in together.items() if there.issuperset(group)]
             for chosen in held_out(names, fraction=config.validation_fraction)[1]:
                 for k in together[names[int(chosen)]]:
-                    subjects.sides[members[int(kept[k])]] = HELD_OUT
+                    subjects.sides[members[k]] = HELD_OUT
     for frame, item in subjects.beside:
         subjects.sides[item] = subjects.sides[frame]
     if not pairs:
@@ -336,13 +347,16 @@ def _matched(config: PairedDataConfig, path: Path, folders: Sequence[Path], left
 
 
 def _add_clips(
-    subjects: Subjects, config: ClipDataConfig, root: Path, whole: Mapping[str, Sequence[int]], listed: ClipFiles | None, side: int
+    subjects: Subjects,
+    config: ClipDataConfig,
+    root: Path,
+    keys: Sequence[str],
+    members: Sequence[Sequence[int]],
+    clips: Mapping[str, Sequence[int]],
+    side: int,
 ) -> None:
-    """Adds what clips have beside complete pairs: frames of one size, and files that are no images. `listed`: their frames by a list."""
-    keys, frames = list(whole), [items[0] for items in whole.values()]
-    if listed is not None:
-        keys, frames = listed.keys, listed.numbers[config.target].tolist()
-    clips = clips_of(keys) if listed is None else listed.clips
+    """Adds what clips have beside complete pairs: frames of one size, and files that are no images. `members`: the items of each frame."""
+    frames = [items[0] for items in members]
     subjects.alike += [(frames[clip[0]], frames[k]) for clip in clips.values() for k in clip[1:]]
     if config.flow is not None:
         place = root / config.flow
@@ -353,9 +367,9 @@ def _add_clips(
 
 
 def _frame_counts(whole: Iterable[str], targets: Iterable[str]) -> dict[str, int]:
-    """The number of frames of each clip, those included that lack a partner. `targets`: the frames; `whole`: those that lack none."""
+    """The number of frames of each clip, those included that lack a partner. `targets`: the frames; `whole`: clips of some that do not."""
     counts = Counter(next(iter(clips_of([key]))) for key in targets)
-    return {name: counts[name] for name in clips_of(list(whole))}
+    return {name: counts[name] for name in whole}
 
 
 def _too_short(config: ClipDataConfig, place: Path, counts: Mapping[str, int], side: int, *, split: bool) -> Iterator[Complaint]:
@@ -399,11 +413,6 @@ def _add_files_beside(
     subjects.alike += found if kind == "flow" else []
     subjects.sides = np.append(subjects.sides, np.full(len(there), side, dtype=np.uint8))
     subjects.count()
-
-
-def _together(keys: Sequence[str], *, clips: bool) -> Mapping[str, Sequence[int]]:
-    """Which of the pairs are held out together, by the name that decides it: the frames of a clip, else each pair by itself."""
-    return clips_of(keys) if clips else {key: [k] for k, key in enumerate(keys)}
 
 
 def _numbered(subjects: Subjects, config: PairedDataConfig, root: Path, name: str) -> dict[str, int]:

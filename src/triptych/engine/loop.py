@@ -263,12 +263,12 @@ class Loop:
     def _draw_slices(self, batches: Iterator[RawBatch]) -> list[Batch]:
         try:
             return [next(batches).to(self.world.device) for _ in range(self.slices)]
-        except UserError as error:
+        except (UserError, RunError) as error:  # of an image, or of a process that loads them
             if self.world.size == 1 and self._stepped:  # the others of several are in their step already
                 self._save_and_end(error)
             raise
 
-    def _save_and_end(self, error: UserError) -> NoReturn:
+    def _save_and_end(self, error: UserError | RunError) -> NoReturn:
         """Saves what was trained so far, in all processes, before an error between two steps ends the training."""
         self._save_whole()
         self._say(f"saved at {self.images_seen} images; the same command goes on from there")

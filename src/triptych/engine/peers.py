@@ -277,16 +277,20 @@ class Peers:
         )
         if self.rank == 1:  # the first of those that can tell, for it is mostly process 0 that stands still
             self._log(message)
-        sys.stderr.write(f"triptych: error: {message}\n")
-        sys.stderr.flush()
-        os._exit(1)
+        _end_with(message)
 
-    def _end(self, message: str) -> None:
+    def _end(self, message: str) -> NoReturn:
         """Ends this process, whose main thread waits for one that will not come."""
-        if self._report(message, forced=True):
+        _end_with(message if self._report(message, forced=True) else None)
+
+
+def _end_with(message: str | None) -> NoReturn:
+    """Ends this process, whatever its main thread waits for, with a line where there is one; what reads it may be gone."""
+    if message is not None:
+        with contextlib.suppress(OSError):
             sys.stderr.write(f"triptych: error: {message}\n")
             sys.stderr.flush()
-        os._exit(1)
+    os._exit(1)
 
 
 def _within(seconds: float, function: Callable[[], BaseException]) -> BaseException | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 import sys
 import time
@@ -88,15 +90,49 @@ class Task:
         return f"{self._name}: {done} of {self._total:g} images, {left} left"
 
 
+class Lasting:
+    """A stream that may go away, as a terminal that is closed or the reader of a pipe: what is written then is lost, and no error."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Writes the text, if possible."""
+        with self._lasting():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Hands over what was written, if possible."""
+        with self._lasting():
+            self._stream.flush()
+
+    @contextmanager
+    def _lasting(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno in (errno.EPIPE, errno.EIO):  # for good: what is left in buffers would be an error again when Python ends
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self._stream.fileno())
+                os.close(nowhere)
+
+
 class Progress:
     """Shows how far a run is: images seen, images/s, the given measurements, memory, time left. A context manager."""
 
     def __init__(
         self, total_images: int, *, images: int = 0, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`images`: seen before this start; `stream`: standard error unless given. It is live when the stream is a terminal."""
+        """`images`: seen before this start; `stream`: standard error unless given. It is live when the stream is a terminal.
+
+        A stream that goes away ends nothing: what is shown there is in log.txt too.
+        """
         self._total, self._images = total_images, images
-        self._stream = stream if stream is not None else sys.stderr
+        self._stream: Any = Lasting(stream if stream is not None else sys.stderr)
         self._clock, self._rate = clock, Rate(images, clock)
         self._task: Task | None = None
         self._values: dict[str, float] = {}

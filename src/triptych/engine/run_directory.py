@@ -24,6 +24,7 @@ SNAPSHOTS = "snapshots"
 """The folder of a run that has its snapshots."""
 _OWN = {"autoencoder", "checkpoints", SNAPSHOTS, "averages", "samples", "evaluations", "profile", "records", "tensorboard", "wandb"}
 _OWN |= {"first_frames", "metrics.jsonl", "log.txt", "report.html", "wandb_id.txt", "left_out.json", "bad_images.json"}
+_RUNS_IN_RUNS = ("autoencoder", "first_frames")
 _LOGS = {".out", ".err", ".log"}  # what a shell or a batch system redirects into the folder before the run starts
 
 
@@ -84,7 +85,7 @@ class RunDirectory:
         self._make((self.checkpoints, self.samples), parents=False)
 
     def check(self) -> None:
-        """Raises CheckpointError where no run is or can be begun: at a file, or in a folder with files that are not of a run."""
+        """Raises CheckpointError where no run is or can be begun: at a file, in a folder of other files, or among those of a run."""
         place = self.root.absolute()
         try:
             there = next(folder for folder in (place, *place.parents) if folder.exists())
@@ -93,6 +94,9 @@ class RunDirectory:
             foreign = sorted(path.name for path in there.iterdir() if not _belongs(path)) if there == place else []
         except OSError as error:
             raise CheckpointError(f"cannot read the run directory {self.root}: {explain(error)}") from error
+        around = None if self.root.name in _RUNS_IN_RUNS else run_that_keeps(self.root)
+        if around is not None and not self.exists():
+            raise CheckpointError(f"{self.root} cannot be a run: the run {around} keeps its own files there; choose another directory")
         if foreign and not self.exists():  # looked for afterwards: another process may be making the run
             raise CheckpointError(
                 f"{self.root} is not a run: it has no config.json but holds {foreign[0]}"
@@ -160,8 +164,10 @@ class RunDirectory:
                 remove(leftover)
 
     def _elsewhere(self) -> str:
-        """A hint at runs elsewhere: in the folder, or beside it under a similar name."""
-        inside = named_runs(self.root)
+        """A hint at runs elsewhere: one that the folder is a part of, or in the folder, or beside it under a similar name."""
+        inside, around = named_runs(self.root), run_that_keeps(self.root)
+        if around is not None:
+            return f"; it belongs to the run {around}"
         if inside is None:
             return nearest(self.root.name, _runs_in(self.root.parent))
         return f"; it holds the runs {inside} (triptych runs {shlex.quote(str(self.root))} shows them)"

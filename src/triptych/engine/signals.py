@@ -1,4 +1,4 @@
-"""SIGTERM, SIGINT and SIGUSR1 as a wish to save and stop."""
+"""SIGTERM, SIGINT, SIGUSR1 and SIGHUP as a wish to save and stop."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from triptych.engine.distributed import World
 
 T = TypeVar("T")
 
-_STOPPING = (signal.SIGTERM, signal.SIGINT) + ((signal.SIGUSR1,) if hasattr(signal, "SIGUSR1") else ())
+_ANNOUNCING = (signal.SIGUSR1, signal.SIGHUP)  # of a scheduler, of a terminal that goes away: the end comes later, with a signal of its own
+_STOPPING = (signal.SIGTERM, signal.SIGINT, *_ANNOUNCING)
 _SAME_WISH_SECONDS = 1.0  # a cluster tells torchrun and its processes, and torchrun tells them again
-_ANNOUNCING = getattr(signal, "SIGUSR1", None)
 _WORD = "stop"  # that the processes leave for one another
 _LISTEN_SECONDS = 1.0
 
@@ -39,14 +39,14 @@ class StopRequest:
     def signalled(self, number: int) -> None:
         """Notes a signal. Raises Stopped for the first one where `at_once` is set, and KeyboardInterrupt for another one later.
 
-        The first one after SIGUSR1 is the end that was announced: torchrun passes a second SIGUSR1 on as SIGTERM.
+        The first one after SIGUSR1 or SIGHUP is the end that was announced: torchrun passes a second SIGUSR1 on as SIGTERM.
         """
         now = time.monotonic()
         if self.name is None:
             self.name, self._since = signal.Signals(number).name, now
             if self.at_once:
                 raise Stopped(self.name)
-        elif self.name == "SIGUSR1" and number != _ANNOUNCING:
+        elif signal.Signals[self.name] in _ANNOUNCING and number not in _ANNOUNCING:
             self.name, self._since = signal.Signals(number).name, now  # the end that was announced: the same wish
         elif _is_another(number, now - self._since):
             raise KeyboardInterrupt
@@ -74,8 +74,8 @@ class StopRequest:
 
 
 def _is_another(number: int, seconds: float) -> bool:
-    """Whether a signal, so long after the first one, asks to end at once. SIGUSR1 announces an end and never hurries."""
-    return seconds >= _SAME_WISH_SECONDS and number != _ANNOUNCING
+    """Whether a signal, so long after the first one, asks to end at once. One that announces an end never hurries."""
+    return seconds >= _SAME_WISH_SECONDS and number not in _ANNOUNCING
 
 
 def made_by_all(world: World, make: Callable[[], T]) -> list[T]:
@@ -95,7 +95,10 @@ def made_by_all(world: World, make: Callable[[], T]) -> list[T]:
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """The context in which signals are noted (see `StopRequest.signalled`). Handlers can be set in the main thread only."""
+    """The context in which signals are noted (see `StopRequest.signalled`). Handlers can be set in the main thread only.
+
+    A terminal that goes away is none of the business of what was started to outlive it (nohup), which ignores SIGHUP.
+    """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request
@@ -104,7 +107,8 @@ def stop_on_signals() -> Iterator[StopRequest]:
     def note(number: int, frame: FrameType | None) -> None:
         request.signalled(number)
 
-    before = {number: signal.signal(number, note) for number in _STOPPING}
+    outlives = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    before = {number: signal.signal(number, note) for number in _STOPPING if number != signal.SIGHUP or not outlives}
     try:
         with _answered(request):
             yield request
@@ -125,8 +129,8 @@ def _answered(request: StopRequest) -> Iterator[None]:
         while numbers := heard.recv(64):
             for number in (number for number in numbers if number in _STOPPING):
                 now = time.monotonic()
-                if first is None or (announced and number != _ANNOUNCING):
-                    first, announced = now, number == _ANNOUNCING
+                if first is None or (announced and number not in _ANNOUNCING):
+                    first, announced = now, number in _ANNOUNCING
                     what = "stopping" if request.at_once else f"stopping after this step{'' if announced else '; again: now'}"
                     request.say(f"{signal.Signals(number).name}: {what}")
                 elif _is_another(number, now - first):

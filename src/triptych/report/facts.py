@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from triptych.core.config import spelled
-from triptych.core.errors import CheckpointError
 from triptych.data.few_shot import FewShotDataConfig
-from triptych.engine.run_directory import RunDirectory
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
 from triptych.recipes.earlier import of_now
+from triptych.report.listing import document_of, inside, kind_of
 
 _SECTIONS = ("model", "data", "train", "optim", "log")
 _MOST_SETTINGS = 2_000
@@ -93,14 +92,8 @@ class Facts:
 
 def facts_of(root: Path) -> Facts:
     """What the files of a run say it is; what cannot be read is left out, and said."""
-    document: dict[str, Any] = {}
-    fault = None
-    try:
-        document = RunDirectory(root).read_config()
-    except (CheckpointError, RecursionError) as error:
-        fault = str(error) or type(error).__name__
-    recipe, kind = document.get("recipe"), inside(document, "model", "kind")
-    kind = kind.rpartition(":")[2].removesuffix("Config") if isinstance(kind, str) else "unknown"
+    document, fault = document_of(root)
+    recipe, kind = document.get("recipe"), kind_of(document)
     known = recipes().get(recipe) if isinstance(recipe, str) else None
     defaults = _settings_of_recipe(known.name) if known else {}
     sections = {name: document[name] for name in _SECTIONS if name in document}
@@ -153,13 +146,6 @@ def flattened(document: Any, prefix: str = "", depth: int = _DEEPEST) -> dict[st
     for name, value in document.items():
         found |= flattened(value, f"{prefix}{name}.", depth - 1)
     return found
-
-
-def inside(document: Any, *names: str) -> Any:
-    """What a document has under these names, one in another; None where it has not."""
-    for name in names:
-        document = document.get(name) if isinstance(document, dict) else None
-    return document
 
 
 def spelled_value(value: Any) -> str:
@@ -223,7 +209,11 @@ def commands(facts: Facts, *, trained: bool) -> Iterator[Command]:
     """What can be done with the run next; those that need weights only where there are some: `trained`."""
     place = shlex.quote(str(facts.place))
     total = facts.number("train", "total_images")
-    yield Command("Go on where it stopped; once it has finished, with a larger number of images.", f"triptych train {place}")
+    further = (
+        "Go on where it stopped; once it has finished, with a larger number of images." if trained else "Begin, for nothing is saved yet."
+    )
+    if facts.fault is None:
+        yield Command(further, f"triptych train {place}")
     if isinstance(total, int):
         yield Command("Train twice as long.", f"triptych train {place} --train.total-images {2 * total}")
     if trained:

@@ -73,18 +73,15 @@ def find_runs(folder: Path, *, depth: int = _DEPTH) -> Iterator[Path]:
 def listed(root: Path) -> Listed:
     """What is known of a run; what cannot be read is left out."""
     directory = RunDirectory(root)
-    document, fault = {}, None
-    try:
-        document = directory.read_config()
-    except (CheckpointError, RecursionError) as error:
-        fault = str(error).removeprefix(f"{directory.config_path} ") or type(error).__name__
+    document, fault = document_of(root)
     lines = _metrics(directory)
     seen = [*list_checkpoints(directory.checkpoints), *(line["images"] for line in lines)]
     size_bytes, written = _measured(root)
-    total = _inside(document, "train", "total_images")
+    total = inside(document, "train", "total_images")
+    recipe = document.get("recipe")
     return Listed(
         root=root,
-        recipe=_recipe(document),
+        recipe=recipe if isinstance(recipe, str) else kind_of(document),
         images_seen=max(seen, default=0),
         total_images=total if isinstance(total, int) else None,
         figures=_headlines(lines),
@@ -92,6 +89,27 @@ def listed(root: Path) -> Listed:
         written=written,
         fault=fault,
     )
+
+
+def document_of(root: Path) -> tuple[dict[str, Any], str | None]:
+    """What config.json has, nothing where it cannot be read; and why it cannot, else None."""
+    try:
+        return RunDirectory(root).read_config(), None
+    except (CheckpointError, RecursionError) as error:
+        return {}, str(error) or type(error).__name__
+
+
+def kind_of(document: dict[str, Any]) -> str:
+    """The kind of model, as config.json names it."""
+    kind = inside(document, "model", "kind")
+    return kind.rpartition(":")[2].removesuffix("Config") if isinstance(kind, str) else "unknown"
+
+
+def inside(document: Any, *names: str) -> Any:
+    """What a document has under these names, one in another; None where it has not."""
+    for name in names:
+        document = document.get(name) if isinstance(document, dict) else None
+    return document
 
 
 def checkpoints(root: Path) -> list[ListedCheckpoint]:
@@ -117,13 +135,6 @@ def pictures(root: Path) -> list[Path]:
     found = [path for path in (*root.glob("*"), *RunDirectory(root).samples.glob("*")) if path.suffix.lower() in PICTURES]
     dated = [(_status(path), path) for path in found if not path.name.startswith(".")]
     return [path for _, path in sorted((status.st_mtime, path) for status, path in dated if status is not None)]
-
-
-def _recipe(document: dict[str, Any]) -> str:
-    recipe, kind = document.get("recipe"), _inside(document, "model", "kind")
-    if isinstance(recipe, str):
-        return recipe
-    return kind.rpartition(":")[2].removesuffix("Config") if isinstance(kind, str) else "unknown"
 
 
 def _metrics(directory: RunDirectory) -> list[dict[str, Any]]:
@@ -169,10 +180,3 @@ def _status(path: Path) -> os.stat_result | None:
         return path.lstat()
     except OSError:  # removed a moment ago, or not to be looked at
         return None
-
-
-def _inside(document: Any, *names: str) -> Any:
-    """What a document has under these names, one in another; None where it has not."""
-    for name in names:
-        document = document.get(name) if isinstance(document, dict) else None
-    return document

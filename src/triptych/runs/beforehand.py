@@ -8,6 +8,7 @@ from triptych.core.address import Address, is_address
 from triptych.core.reading import user_path
 from triptych.core.remote import require_reader
 from triptych.data.config import DataConfig
+from triptych.data.fingerprint import refuse_held_out
 from triptych.data.source import located_anywhere
 from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
@@ -44,6 +45,7 @@ def refuse_at_start(
         if stored is not None:
             same_objects(stored.objects, data.objects)
             spec = same_images(stored.spec, spec, fresh=start.fresh)
+            refuse_held_out(stored.held_out, data)
     alone, watched = World(0, 1, _CPU), config.train.evaluate_every is not None
     if spec is None:
         if watched:

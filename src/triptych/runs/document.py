@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from triptych.recipes.config import RunConfig
 from triptych.recipes.earlier import of_now
 
 _MICROBATCH = "train.microbatch"
-_HEAD, _FOUND = ("triptych", "recipe"), ("asked", "objects", "images")
+_HEAD, _FOUND = ("triptych", "recipe"), ("asked", "objects", "images", "held_out")
 _NOTHING = object()  # None is a microbatch that may be asked for
 
 
@@ -35,11 +35,13 @@ class RunDocument:
     "Which version it is of each file of the data that lies elsewhere, by address."
     images: str = ""
     "The fingerprint of the images; empty in runs of earlier versions."
+    held_out: Sequence[int] = ()
+    "Marks of some held-out images (see `fingerprint`); empty in runs of earlier versions."
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document (the run directory adds its format number)."""
         head = {"triptych": __version__, "recipe": self.recipe}
-        found = {"asked": dict(self.asked), "objects": dict(self.objects), "images": self.images}
+        found = {"asked": dict(self.asked), "objects": dict(self.objects), "images": self.images, "held_out": [*self.held_out]}
         return head | self.config.to_dict() | {"spec": self.spec.to_dict()} | {name: value for name, value in found.items() if value}
 
     def with_microbatch(self, found: int) -> RunDocument:
@@ -75,7 +77,10 @@ class RunDocument:
             images = document.get("images", "")
             if not isinstance(images, str):
                 raise ConfigError("images", "expected the fingerprint of the images")
-            return RunDocument(config, DataSpec.from_dict(document["spec"]), recipe, asked, objects, images)
+            held_out = document.get("held_out", [])
+            if not isinstance(held_out, list) or not all(type(mark) is int for mark in held_out):
+                raise ConfigError("held_out", "expected the marks of held-out images, whole numbers")
+            return RunDocument(config, DataSpec.from_dict(document["spec"]), recipe, asked, objects, images, tuple(held_out))
         except KeyError as error:
             raise CheckpointError(f"{place}: {error.args[0]} is missing") from None
         except RecursionError:

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from triptych.core.batch import DataSpec
-from triptych.core.errors import ConfigError, RunError, Stopped
+from triptych.core.errors import ConfigError, RunError, Stopped, one_line
 from triptych.core.given import given_path, shown
 from triptych.core.memory import is_out_of_memory, said_of
 from triptych.core.model import DataInitialized, Model
 from triptych.core.rng import Rng
-from triptych.data.fingerprint import fingerprint
+from triptych.data.fingerprint import fingerprint, held_out_marks, refuse_held_out
 from triptych.data.images import Data
 from triptych.data.loader import Loader
 from triptych.engine.allocator import keep_freed_memory
@@ -84,6 +84,8 @@ def train(
             data = dataclasses.replace(data, spec=same_images(start.stored.spec, data.spec, fresh=start.fresh))
         images = world.on_main(lambda: fingerprint(data))
         if start.stored is not None and start.stored.images not in ("", images):
+            marks = start.stored.held_out
+            world.on_main(lambda: refuse_held_out(marks, data))
             start.notes.append(
                 f"warning: the images are not those of before ({start.stored.images}, now {images}): some were added, taken away or "
                 "changed; in this epoch some may come twice, or not at all, and other images may be held out than before"
@@ -104,7 +106,9 @@ def train(
         latents = data.spec.latents
         if latents is not None and (evaluated or start.config.train.sample_count):
             autoencoder_of(latents, directory)  # before anything is written
-        document = RunDocument(start.config, data.spec, start.recipe, start.asked, data.objects, images)
+        document = RunDocument(
+            start.config, data.spec, start.recipe, start.asked, data.objects, images, held_out_marks(data) if world.is_main else ()
+        )
         world.on_main(lambda: prepare_directory(directory, document, start, stack))
         if latents is not None:
             start.notes += world.on_main(lambda: keep_autoencoder(latents, directory))
@@ -315,6 +319,8 @@ def _run(loop: Loop, stop: StopRequest, directory: RunDirectory, say: Callable[[
 
 def _explained(error: Exception) -> Exception:
     """The error, or what it means to who trains."""
+    if str(error).startswith("DataLoader worker"):  # in the midst of a step: PyTorch's handler of SIGCHLD raises it anywhere
+        return RunError(f"a loader process ended, perhaps for want of memory (lower data.workers): {one_line(error)}")
     what, lacks, _ = str(error).partition(" does not have a deterministic implementation")
     if not lacks:
         return error
