@@ -78,9 +78,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "data/config.py": _tests("data", "sources colours"),
     "data/cut.py": _tests("data", "transforms sources pairs") + _tests("runs", "translation_inputs"),
     "data/database.py": _tests("data", "sources pairs"),
-    "data/dataset_json.py": _tests("data", "dataset_json"),
+    "data/dataset_json.py": _tests("data", "dataset_json") + _tests("data", "shards"),
     "data/decode.py": _tests("data", "transforms sources colours pans"),
-    "data/domains.py": _tests("data", "unpaired"),
+    "data/domains.py": _tests("data", "unpaired") + _tests("data", "skipping"),
     "data/few_shot.py": _tests("data", "few_shot"),
     "data/files.py": _tests("data", "sources"),
     "data/images.py": _tests("data", "sources transforms loader"),
@@ -103,7 +103,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "data/folder_index.py": _tests("data", "folder_index"),
     "data/parquet.py": _tests("data", "parquet"),
     "data/shards.py": _tests("data", "shards"),
-    "data/source.py": _tests("data", "sources tfrecord shards"),
+    "data/source.py": _tests("data", "sources tfrecord shards") + _tests("data", "elsewhere"),
     "data/stored.py": _tests("data", "sources pairs maps") + _tests("runs", "collection translation_inputs"),
     "data/tfrecord.py": _tests("data", "tfrecord"),
     "data/transforms.py": _tests("data", "transforms augmentation maps"),
@@ -167,7 +167,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "interop/dit/importer.py": _tests("interop", "dit"),
     "interop/dit/weights.py": _tests("interop", "dit"),
     "interop/transformers.py": _tests("interop", "dit sit"),
-    "interop/nvidia/edm2.py": _tests("interop", "nvidia_edm2"),
+    "interop/nvidia/edm2.py": _tests("interop", "nvidia_edm2") + _tests("runs", "imported_latents"),
     "interop/nvidia/snapshots.py": _tests("interop", "nvidia_pickles"),
     "interop/nvidia/stylegan2.py": _tests("interop", "nvidia"),
     "gans/ada.py": _tests("gans", "ada adaptation"),
@@ -182,7 +182,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "gans/translation_base.py": _tests("gans", "unpaired few_shot"),
     "gans/init.py": _tests("gans", "init"),
     "gans/instance_features.py": _tests("gans", "networks paired"),
-    "gans/label_maps.py": _tests("gans", "paired"),
+    "gans/label_maps.py": _tests("gans", "paired") + _tests("gans", "looked_up_maps"),
     "gans/layers.py": _tests("gans", "layers structure parity"),
     "gans/losses.py": _tests("gans", "losses"),
     "interop/diffusers/autoencoder.py": _tests("interop", "diffusers_autoencoder"),
@@ -190,7 +190,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "data/crew.py": _tests("data", "crew"),
     "data/duplicates.py": _tests("data", "duplicates"),
     "data/examination.py": _tests("runs", "doctor"),
-    "data/faults.py": _tests("data", "looking duplicates"),
+    "data/faults.py": _tests("data", "looking duplicates") + _tests("runs", "doctor"),
     "data/looking.py": (*_tests("data", "looking"), *_tests("runs", "doctor_clips")),
     "data/subjects.py": _tests("runs", "doctor doctor_clips"),
     "runs/doctor.py": _tests("runs", "doctor"),
@@ -206,7 +206,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "runs/packing.py": _tests("runs", "packing"),
     "runs/scaling.py": _tests("runs", "scaling"),
     "runs/showing.py": _tests("runs", "showing"),
-    "runs/files.py": _tests("runs", "upsampling showing"),
+    "runs/files.py": _tests("runs", "upsampling showing") + _tests("core", "files"),
     "runs/sampling.py": _tests("runs", "runs"),
     "runs/protocol.py": _tests("cli", "score"),
     "cli/plan.py": _tests("runs", "scaling"),
@@ -214,7 +214,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "runs/latent_space.py": _tests("runs", "latent_data imported_latents"),
     "gans/kl_autoencoder.py": _tests("gans", "kl_autoencoder"),
     "gans/kl_networks.py": _tests("gans", "kl_autoencoder"),
-    "gans/model.py": _tests("gans", "view model"),
+    "gans/model.py": _tests("gans", "view model") + _tests("gans", "adaptation"),
     "gans/munit.py": _tests("gans", "parity unpaired networks"),
     "gans/flow.py": _tests("gans", "flow vid2vid"),
     "gans/lucas_kanade.py": _tests("gans", "flow"),
@@ -298,7 +298,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "runs/collapse.py": _tests("runs", "collapse"),
     "runs/embedding.py": _tests("runs", "references"),
     "runs/given/known.py": _tests("runs", "known"),
-    "runs/given/pictures.py": _tests("runs", "pictures"),
+    "runs/given/pictures.py": _tests("runs", "pictures") + _tests("runs", "known"),
     "runs/kept_images.py": _tests("runs", "scoring"),
     "runs/metric_names.py": _tests("runs", "scoring"),
     "runs/model_images.py": _tests("runs", "model_images"),
@@ -325,6 +325,223 @@ TESTS: dict[str, tuple[str, ...]] = {
     "report/panels.py": _tests("report", "run_report comparison charts"),
     "report/run_report.py": _tests("report", "run_report comparison"),
     "report/sweeps.py": _tests("report", "run_report comparison charts"),
+    "gans/stylegan2.py": _tests("gans", "stylegan2 groups stylegan2_precision checkpointing style_space") + _tests("runs", "style_space"),
+    "data/unicode_forms.py": _tests("data", "sources pairs label_file"),
+    "runs/beforehand.py": _tests("cli", "launch"),
+    "runs/beginning.py": _tests("runs", "going_on runs imaginaire_clips") + _tests("cli", "train"),
+    "runs/callables.py": _tests("runs", "runs python_calls"),
+    "runs/classifying.py": _tests("runs", "single_images guidance") + _tests("diffusion", "classifier"),
+    "runs/directions.py": _tests("runs", "directions style_space") + _tests("cli", "encode"),
+    "runs/disk.py": _tests("runs", "planning choosing"),
+    "runs/document.py": _tests("runs", "runs opening_lines first_frames earlier_versions") + _tests("contract", "opened"),
+    "runs/encoding.py": _tests("cli", "encode") + _tests("runs", "runs translation_inputs"),
+    "runs/evaluation.py": _tests("runs", "evaluation") + _tests("cli", "evaluate"),
+    "runs/given/attributes.py": _tests("runs", "attributes directions"),
+    "runs/given/classes.py": _tests("runs", "upsampling single_images"),
+    "runs/given/collection.py": _tests("runs", "collection attributes"),
+    "runs/given/data_images.py": _tests("runs", "model_images scoring single_images latent_data"),
+    "runs/given/sizes.py": _tests("runs", "collection pictures translation_inputs"),
+    "runs/given/small_images.py": _tests("runs", "upsampling"),
+    "runs/given/translation.py": _tests("runs", "translating translation_inputs few_shot_video video"),
+    "runs/guidance.py": _tests("runs", "guidance runs"),
+    "runs/image_folder.py": _tests("runs", "video translating"),
+    "runs/interchange.py": _tests("runs", "interchange averaging") + _tests("cli", "interchange"),
+    "runs/kubernetes.py": _tests("cli", "launch_kubernetes"),
+    "runs/latents.py": _tests("cli", "encode") + _tests("runs", "style_space"),
+    "runs/loading.py": _tests("runs", "loading python_calls runs"),
+    "runs/reconstructing.py": _tests("runs", "model_images scoring latent_data"),
+    "runs/run.py": _tests("runs", "python_calls runs loading"),
+    "runs/slurm.py": _tests("cli", "launch"),
+    "runs/stored.py": _tests("runs", "runs opening_lines averaging"),
+    "runs/training.py": _tests("runs", "runs going_on stopping"),
+    "runs/translating.py": _tests("runs", "translating video translation_inputs few_shot_video"),
+    "runs/translation_grid.py": _tests("runs", "translating showing translation_inputs"),
+    "runs/upsampling.py": _tests("runs", "upsampling"),
+    "runs/weights.py": _tests("runs", "weights averages") + _tests("cli", "main"),
+    "evaluation/bits_per_dim.py": _tests("evaluation", "bits_per_dim") + _tests("runs", "evaluation") + _tests("cli", "evaluate"),
+    "evaluation/catalogue.py": _tests("evaluation", "bits_per_dim") + _tests("runs", "scoring"),
+    "evaluation/metric.py": _tests("evaluation", "bits_per_dim pair_metric neighbours")
+    + _tests("runs", "evaluation")
+    + _tests("cli", "evaluate"),
+    "interop/diffusers/exporter.py": _tests("interop", "diffusers dit"),
+    "interop/diffusers/folder.py": _tests("interop", "diffusers diffusers_autoencoder dit"),
+    "interop/flags.py": _tests("interop", "flags") + _tests("cli", "interchange glow guided_diffusion"),
+    "interop/glow/commands.py": _tests("cli", "glow") + _tests("recipes", "published_others"),
+    "interop/glow/flags.py": _tests("cli", "glow") + _tests("interop", "flags") + _tests("recipes", "published_others"),
+    "interop/glow/importer.py": _tests("interop", "glow"),
+    "interop/glow/weights.py": _tests("interop", "glow"),
+    "interop/guided_diffusion/commands.py": _tests("interop", "published export from_state_dict")
+    + _tests("cli", "guided_diffusion interchange")
+    + _tests("runs", "interchange"),
+    "interop/guided_diffusion/configs.py": _tests("interop", "published export from_state_dict")
+    + _tests("cli", "guided_diffusion interchange")
+    + _tests("runs", "interchange"),
+    "interop/guided_diffusion/exporter.py": _tests("interop", "published export from_state_dict")
+    + _tests("cli", "guided_diffusion interchange")
+    + _tests("runs", "interchange"),
+    "interop/guided_diffusion/flags.py": _tests("interop", "flags published export from_state_dict")
+    + _tests("cli", "guided_diffusion interchange")
+    + _tests("runs", "interchange"),
+    "interop/guided_diffusion/importer.py": _tests("interop", "published export from_state_dict")
+    + _tests("cli", "guided_diffusion interchange")
+    + _tests("runs", "interchange"),
+    "interop/guided_diffusion/published.py": _tests("interop", "published export from_state_dict")
+    + _tests("cli", "guided_diffusion interchange")
+    + _tests("runs", "interchange"),
+    "interop/guided_diffusion/shapes.py": _tests("interop", "published export from_state_dict")
+    + _tests("cli", "guided_diffusion interchange")
+    + _tests("runs", "interchange"),
+    "interop/guided_diffusion/weights.py": _tests("interop", "published export from_state_dict")
+    + _tests("cli", "guided_diffusion interchange")
+    + _tests("runs", "interchange"),
+    "interop/imaginaire/cutting.py": _tests("interop", "imaginaire imaginaire_yaml imaginaire_video imaginaire_few_shot_video")
+    + _tests("runs", "imaginaire_import imaginaire_clips")
+    + _tests("cli", "imaginaire"),
+    "interop/imaginaire/data.py": _tests("interop", "imaginaire imaginaire_yaml imaginaire_video imaginaire_few_shot_video")
+    + _tests("runs", "imaginaire_import imaginaire_clips")
+    + _tests("cli", "imaginaire"),
+    "interop/imaginaire/experiment.py": _tests("interop", "imaginaire imaginaire_yaml imaginaire_video imaginaire_few_shot_video")
+    + _tests("runs", "imaginaire_import imaginaire_clips")
+    + _tests("cli", "imaginaire"),
+    "interop/imaginaire/few_shot_video.py": _tests("interop", "imaginaire imaginaire_yaml imaginaire_video imaginaire_few_shot_video")
+    + _tests("runs", "imaginaire_import imaginaire_clips")
+    + _tests("cli", "imaginaire"),
+    "interop/imaginaire/flags.py": _tests("interop", "imaginaire imaginaire_yaml imaginaire_video imaginaire_few_shot_video")
+    + _tests("runs", "imaginaire_import imaginaire_clips")
+    + _tests("cli", "imaginaire"),
+    "interop/imaginaire/importer.py": _tests("interop", "imaginaire imaginaire_yaml imaginaire_video imaginaire_few_shot_video")
+    + _tests("runs", "imaginaire_import imaginaire_clips")
+    + _tests("cli", "imaginaire"),
+    "interop/imaginaire/networks.py": _tests("interop", "imaginaire imaginaire_yaml imaginaire_video imaginaire_few_shot_video")
+    + _tests("runs", "imaginaire_import imaginaire_clips")
+    + _tests("cli", "imaginaire"),
+    "interop/imaginaire/reading.py": _tests("interop", "imaginaire imaginaire_yaml imaginaire_video imaginaire_few_shot_video")
+    + _tests("runs", "imaginaire_import imaginaire_clips")
+    + _tests("cli", "imaginaire"),
+    "interop/imaginaire/shapes.py": _tests("interop", "imaginaire imaginaire_yaml imaginaire_video imaginaire_few_shot_video")
+    + _tests("runs", "imaginaire_import imaginaire_clips")
+    + _tests("cli", "imaginaire"),
+    "interop/imaginaire/state_dicts.py": _tests("interop", "imaginaire imaginaire_yaml imaginaire_video imaginaire_few_shot_video")
+    + _tests("runs", "imaginaire_import imaginaire_clips")
+    + _tests("cli", "imaginaire"),
+    "interop/imaginaire/tensors.py": _tests("interop", "imaginaire imaginaire_yaml imaginaire_video imaginaire_few_shot_video")
+    + _tests("runs", "imaginaire_import imaginaire_clips")
+    + _tests("cli", "imaginaire"),
+    "interop/imaginaire/yaml_file.py": _tests("interop", "imaginaire imaginaire_yaml imaginaire_video imaginaire_few_shot_video")
+    + _tests("runs", "imaginaire_import imaginaire_clips")
+    + _tests("cli", "imaginaire"),
+    "interop/imaginaire/unprojections.py": _tests("interop", "unprojections"),
+    "interop/nvidia/exporter.py": _tests("interop", "nvidia nvidia_edm nvidia_edm2"),
+    "interop/nvidia/families.py": _tests("interop", "nvidia nvidia_edm nvidia_edm2"),
+    "interop/programs.py": _tests("interop", "programs nvidia glow sit diffusers") + _tests("cli", "interchange"),
+    "interop/shapes.py": _tests("interop", "sit dit glow from_state_dict diffusers_autoencoder"),
+    "interop/sit/exporter.py": _tests("interop", "sit"),
+    "interop/sit/flags.py": _tests("interop", "sit"),
+    "interop/sit/importer.py": _tests("interop", "sit"),
+    "interop/sit/weights.py": _tests("interop", "sit"),
+    "interop/tensor_bundle.py": _tests("interop", "tensor_bundle glow"),
+    "report/best.py": _tests("report", "run_report listing comparison"),
+    "report/data_page.py": _tests("report", "data_page run_report") + _tests("runs", "doctor doctor_clips"),
+    "report/listing.py": _tests("report", "listing"),
+    "cli/arguments.py": _tests("cli", "sample settings evaluate translate encode"),
+    "cli/average.py": _tests("runs", "averaging"),
+    "cli/compare.py": _tests("report", "comparison"),
+    "cli/data.py": _tests("cli", "settings") + _tests("runs", "doctor packing"),
+    "cli/data_doctor.py": _tests("runs", "doctor doctor_clips"),
+    "cli/data_draw.py": _tests("data", "face_fitting keypoints poses"),
+    "cli/data_pack.py": _tests("runs", "packing"),
+    "cli/data_person.py": _tests("runs", "one_person"),
+    "cli/data_points.py": _tests("interop", "unprojections") + _tests("data", "poses keypoints"),
+    "cli/data_settings.py": _tests("runs", "doctor packing showing") + _tests("cli", "settings"),
+    "cli/data_show.py": _tests("runs", "showing"),
+    "cli/encode.py": _tests("cli", "encode"),
+    "cli/evaluate.py": _tests("cli", "evaluate score") + _tests("runs", "evaluation"),
+    "cli/export.py": _tests("cli", "interchange"),
+    "cli/glow.py": _tests("cli", "glow"),
+    "cli/guided_diffusion.py": _tests("cli", "guided_diffusion"),
+    "cli/imaginaire.py": _tests("cli", "imaginaire"),
+    "cli/import_.py": _tests("cli", "interchange imaginaire"),
+    "cli/init.py": _tests("runs", "choosing"),
+    "cli/launch.py": _tests("cli", "launch launch_kubernetes main"),
+    "cli/launch_agent.py": _tests("cli", "launch pod"),
+    "cli/launch_kubernetes.py": _tests("cli", "launch_kubernetes"),
+    "cli/launch_slurm.py": _tests("cli", "launch"),
+    "cli/main.py": _tests("cli", "main processes hostile settings"),
+    "cli/originals.py": _tests("cli", "imaginaire glow guided_diffusion"),
+    "cli/output.py": _tests("cli", "hostile train main evaluate"),
+    "cli/pod.py": _tests("cli", "pod"),
+    "cli/processes.py": _tests("cli", "processes train"),
+    "cli/progress_bar.py": _tests("engine", "progress") + _tests("cli", "train"),
+    "cli/recipes.py": _tests("cli", "recipes"),
+    "cli/report.py": _tests("report", "run_report live"),
+    "cli/runs.py": _tests("report", "listing"),
+    "cli/sample.py": _tests("cli", "sample settings") + _tests("runs", "upsampling style_space guidance"),
+    "cli/score.py": _tests("cli", "score"),
+    "cli/score_clips.py": _tests("runs", "clip_scoring"),
+    "cli/settings.py": _tests("cli", "settings train recipes main hostile"),
+    "cli/synonyms.py": _tests("cli", "main settings"),
+    "cli/train.py": _tests("cli", "train settings end_to_end"),
+    "cli/translate.py": _tests("cli", "translate") + _tests("runs", "video few_shot_video"),
+    "recipes/autoencoders.py": _tests("recipes", "own published_diffusion published_others lengths")
+    + _tests("cli", "recipes")
+    + _tests("gans", "kl_autoencoder")
+    + _tests("runs", "latent_data"),
+    "recipes/catalogue.py": _tests("recipes", "own published_diffusion published_others lengths") + _tests("cli", "recipes"),
+    "recipes/classifiers.py": _tests("recipes", "own published_diffusion published_others lengths")
+    + _tests("cli", "recipes")
+    + _tests("diffusion", "classifier classifier_parity"),
+    "recipes/config.py": _tests("recipes", "own published_diffusion published_others lengths")
+    + _tests("cli", "recipes")
+    + _tests("contract", "opened")
+    + _tests("runs", "runs"),
+    "recipes/diffusion.py": _tests("recipes", "own published_diffusion published_others lengths")
+    + _tests("cli", "recipes")
+    + _tests("diffusion", "adm super_resolution_parity"),
+    "recipes/dit.py": _tests("recipes", "own published_diffusion published_others lengths")
+    + _tests("cli", "recipes")
+    + _tests("interop", "dit"),
+    "recipes/earlier.py": _tests("recipes", "own published_diffusion published_others lengths")
+    + _tests("cli", "recipes")
+    + _tests("runs", "earlier_versions"),
+    "recipes/edm.py": _tests("recipes", "own published_diffusion published_others lengths")
+    + _tests("cli", "recipes")
+    + _tests("interop", "nvidia_edm"),
+    "recipes/edm2.py": _tests("recipes", "own published_diffusion published_others lengths")
+    + _tests("cli", "recipes")
+    + _tests("interop", "nvidia_edm2")
+    + _tests("diffusion", "edm2"),
+    "recipes/few_shot.py": _tests("recipes", "own published_diffusion published_others lengths")
+    + _tests("cli", "recipes")
+    + _tests("interop", "imaginaire_yaml")
+    + _tests("gans", "few_shot"),
+    "recipes/flow_matching.py": _tests("recipes", "own published_diffusion published_others lengths")
+    + _tests("cli", "recipes")
+    + _tests("interop", "sit")
+    + _tests("diffusion", "flow_matching"),
+    "recipes/flows.py": _tests("recipes", "own published_diffusion published_others lengths")
+    + _tests("cli", "recipes")
+    + _tests("interop", "glow"),
+    "recipes/from_noise.py": _tests("recipes", "own published_diffusion published_others lengths")
+    + _tests("cli", "recipes")
+    + _tests("gans", "r3gan_recipes"),
+    "recipes/paired.py": _tests("recipes", "own published_diffusion published_others lengths")
+    + _tests("cli", "recipes")
+    + _tests("interop", "imaginaire_yaml")
+    + _tests("gans", "paired"),
+    "recipes/stylegan2.py": _tests("recipes", "own published_diffusion published_others lengths")
+    + _tests("cli", "recipes")
+    + _tests("gans", "stylegan2"),
+    "recipes/unpaired.py": _tests("recipes", "own published_diffusion published_others lengths")
+    + _tests("cli", "recipes")
+    + _tests("interop", "imaginaire_yaml")
+    + _tests("gans", "unpaired"),
+    "recipes/upsamplers.py": _tests("recipes", "own published_diffusion published_others lengths")
+    + _tests("cli", "recipes")
+    + _tests("diffusion", "super_resolution_parity"),
+    "recipes/video.py": _tests("recipes", "own published_diffusion published_others lengths")
+    + _tests("cli", "recipes")
+    + _tests("interop", "imaginaire_video imaginaire_few_shot_video"),
+    "recipes/watching.py": _tests("recipes", "own published_diffusion published_others lengths") + _tests("cli", "recipes"),
 }
 
 BY_HAND: tuple[tuple[str, ...], ...] = (
@@ -1068,14 +1285,14 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("interop/nvidia/edm.py", "return tensor.T\n    if \".qkv.\" in name:\n        rows", "return tensor\n    if \".qkv.\" in name:\n        rows"),
     ("runs/files.py", "path.resolve() in (out.resolve(), *out.resolve().parents):", "False:"),
     ("runs/files.py", "and not RunDirectory(path).exists()", "", "tests/runs/test_runs.py"),
-    ("runs/sampling.py", "if name not in names), _LABELS", "if not name), _LABELS"),
+    ("runs/sampling.py", "if name not in names), LABELS_FILE", "if not name), LABELS_FILE"),
     ("runs/sampling.py", "(names & there) - made", "set()"),
     ("runs/sampling.py", "count * height * width * images.channels", "count * height * height * images.channels"),
     ("runs/sampling.py", "room is not None and size * processes > room", "room is not None and size * processes >= room"),
     ("runs/beginning.py", "if total < min(before, seen):", "if total < seen:", "tests/runs/test_runs.py"),
     ("runs/beginning.py", "if total < min(before, seen):", "if total < before:", "tests/runs/test_runs.py"),
     ("runs/planning.py", "place.check()", "pass"),
-    ("runs/sampling.py", "samples.labels is None and _LABELS in made_in(out).files", "False"),
+    ("runs/sampling.py", "made_in(out).files & {LABELS_FILE, _EARLIER_LABELS}", "set()"),
     ("nn/magnitude.py", "if dtype == torch.float16:", "if False:"),
     ("runs/sampling.py", "mark(out, [*names,", "mark(out, ["),
     ("runs/protocol.py", 'if swept == "count" else', 'if swept == "counts" else'),
@@ -1277,6 +1494,39 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("engine/run_directory.py", "if around is not None and not self.exists():", "if False:", *_tests("engine", "run_directory")),
     ("report/facts.py", "    if facts.fault is None:", "    if True:", *_tests("report", "run_report")),
     ("cli/runs.py", "    if run.fault:\n", "    if False:\n", *_tests("report", "listing")),
+    ("gans/flow.py", "off < 0.01 * lengths + 0.5", "off < 0.02 * lengths + 0.5"),
+    ("gans/fs_vid2vid.py", "(2 * part - 1) * (side", "(2 * part + 1) * (side"),
+    ("data/archives.py", '        members.sort(key=lambda member: member.name.split("/"))\n', "", *_tests("data", "sources")),
+    ("data/clips.py", "if self.validation_fraction > 0 else 0", "if self.validation_fraction > 0 else 1"),
+    ("data/domains.py", "if config.path is not None and place.is_relative_to", "if config.path is None and place.is_relative_to", *_tests("data", "skipping")),
+    ("data/domains.py", "seed=seed_beside(seed, IMAGES_B)", "seed=seed"),
+    ("data/keypoints.py", "if down**2 + across**2 < reach**2:", "if True:"),
+    ("evaluation/kernel_distance.py", "range(0, count - size + 1, size)", "range(0, count - size + 2, size)"),
+    ("evaluation/pair_metric.py", "sure = figure.value in (0, 1) and", "sure = figure.value == 1 and"),
+    ("interop/nvidia/edm.py", "if config.class_conditional else 0,", "if config.class_conditional else 1,"),
+    ("interop/nvidia/stylegan2.py", "int(discriminator.group_size > 1)", "int(discriminator.group_size > 2)"),
+    ("interop/diffusers/folder.py", "    sweep(folder.parent)\n", "", *_tests("interop", "diffusers_autoencoder")),
+    ("interop/transformers.py", "optim=OptimConfig(learning_rate=1e-4)", "optim=OptimConfig(learning_rate=2e-4)"),
+    ("runs/planning.py", "divisible=not model.couples_samples", "divisible=model.couples_samples"),
+    ("runs/latent_data.py", "EncodedData(count, shape, read_stamp(place), already=True)", "EncodedData(shape, count, read_stamp(place), already=True)"),
+    ("runs/protocol.py", '.replace("-", "_")', ""),
+    ("runs/model_images.py", "request.settings or require_encoder(run.outline).encoding", "require_encoder(run.outline).encoding"),
+    ("runs/metric_names.py", '.needs == "truth" and not isinstance', '.needs == "truth" or not isinstance', *_tests("runs", "scoring")),
+    ("runs/given/collection.py", '        hashed.update(f"{array.dtype}{array.shape}".encode())\n', "", *_tests("runs", "collection")),
+    ("report/happenings.py", "self.counts[kind] += 1", "self.counts[kind] = 1"),
+    ("report/happenings.py", "_FIRST, _LAST = 30, 170", "_FIRST, _LAST = 31, 170"),
+    ("report/data_page.py", "yield from ordered[-_MOST_CLASSES:]", "yield from ordered[_MOST_CLASSES:]", *_tests("report", "data_page")),
+    ("cli/recipes.py", "describe(arguments[0]) if arguments else table", "table", *_tests("cli", "recipes")),
+    ("recipes/paired.py", "ema_start=6 * 200", "ema_start=6 * 100", *_tests("recipes", "own")),
+    ("runs/sampling.py", "& {LABELS_FILE, _EARLIER_LABELS}", "& {LABELS_FILE}", *_tests("runs", "runs")),
+    ("runs/sampling.py", 'json.dumps({"labels": labels}', 'json.dumps({"labels": None}', *_tests("runs", "runs")),
+    ("runs/translating.py", 'None if out is None else given_path(out, "out"), video or', "None if out is None else Path(out), video or", *_tests("runs", "translating")),
+    ("runs/translating.py", "        if isinstance(given, str):\n            given_path(given, name)\n", "        pass\n", *_tests("runs", "translating")),
+    ("runs/directions.py", "shape not in ((), (2,))", "shape not in ((), (2,), (3,))", *_tests("runs", "python_calls")),
+    ("runs/directions.py", "return float(numbers) if numbers.ndim == 0 else (", "return value if isinstance(value, list) else float(numbers) if numbers.ndim == 0 else (", *_tests("runs", "python_calls")),
+    ("runs/scoring.py", ' or given == "":  # which', ":  # which", *_tests("runs", "python_calls")),
+    ("runs/encoding.py", '            given_path(images, "images")\n', "            pass\n", *_tests("runs", "python_calls")),
+    ("cli/encode.py", "or not arguments[1] or arguments", "or arguments", *_tests("cli", "encode")),
     ("gans/point_colours.py", "clamp(min=1 / known[0].numel())", "clamp(min=torch.finfo(known.dtype).tiny)"),
     ("gans/label_maps.py", "    classes = classes.long()\n", "", *_tests("gans", "looked_up_maps")),
     ("gans/label_maps.py", "inputs[spec.name].long(), class_channels", "inputs[spec.name], class_channels", *_tests("gans", "looked_up_maps")),

@@ -490,6 +490,7 @@ def test_mistakes(run: Run, images: Path, tmp_path: Path, capsys: pytest.Capture
         (("--decode",), f"got '--decode' where the run directory is expected; {usage}"),
         ((directory,), f"no images given; {usage}"),
         ((directory, "--check"), f"got '--check' where the images are expected; {usage}"),
+        ((directory, ""), f"got '' where the images are expected; {usage}"),
         ((directory, "none.npz"), "none.npz: does not exist; expected a folder, .zip, .tar, .npz or .npy of images"),
         ((directory, "none.npz", "--decode"), "none.npz: there is no such file; expected an .npz of latents"),
         (

@@ -120,7 +120,15 @@ def test_mistakes(arguments: str, line: str, fake: FakeRuns, capsys: pytest.Capt
 USAGE = "usage: triptych evaluate RUN_OR_IMAGES [--reference IMAGES] [--metrics LIST] [--count N]"
 
 
-@pytest.mark.parametrize(("arguments", "line"), [([], "no run given"), (["--count"], "got '--count' where the run directory is expected")])
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ([], "no run given"),
+        (["--count"], "got '--count' where the run directory is expected"),
+        ([""], "got '' where a run or images are expected"),
+        (["", "--reference", "b"], "got '' where a run or images are expected"),
+    ],
+)
 def test_without_a_run(arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", *arguments]) == 2
     assert capsys.readouterr().err == f"triptych: error: {line}; {USAGE}\n"

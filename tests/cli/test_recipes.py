@@ -91,6 +91,14 @@ def test_an_unknown_recipe_names_the_nearest(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == f"triptych: error: {expected}\n"
 
 
+def test_the_verb_prints_the_table_or_one_recipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "90")
+    for words, page in ([], table(columns=90)), (["adm-digits"], describe("adm-digits")):
+        assert main(["recipes", *words]) == 0 and capsys.readouterr().out == f"{page}\n"
+    assert main(["recipes", "adm-digits", "edm-digits"]) == 2
+    assert "got 'adm-digits edm-digits', expected the name of one recipe or nothing" in capsys.readouterr().err
+
+
 def test_the_table_names_every_recipe_and_fits() -> None:
     shown = table(columns=80)
     for name, recipe in recipes().items():

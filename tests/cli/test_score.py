@@ -21,6 +21,7 @@ from triptych.report.measured import differences, evaluations
 from triptych.report.sweeps import sweeps
 from triptych.runs import open_run, train
 from triptych.runs.model_images import ImageRequest, SampleMaker
+from triptych.runs.protocol import protocol_line
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +144,33 @@ def test_a_sweep_is_one_evaluation_for_each_value(run: str, tmp_path: Path, caps
     assert main([*common, "--steps", "2", "--sweep", "split=train,validation"]) == 0
     line = capsys.readouterr().out.splitlines()[-1]
     assert "; random (random weights)" in line and "reference" not in line, "each value has its own"
+
+
+@pytest.mark.parametrize(
+    ("swept", "left_out"),
+    [
+        ("steps", "steps 20, "),
+        ("guidance-scale", "guidance_scale 1.5, "),
+        ("seed", "seed 0, "),
+        ("ema-length", "ema-0.1 at 144 images seen, abcdefgh, "),
+    ],
+)
+def test_the_line_of_a_sweep_leaves_out_what_has_several_values(swept: str, left_out: str) -> None:
+    images = {"weights": "ema-0.1", "images": 144, "hash": "abcdefghij"}
+    sampler = {"sampler": "heun", "steps": 20, "guidance_scale": 1.5}
+    one: dict[str, Any] = {"made": {"path": "runs/a"}, "weights": images, "sampler": sampler, "count": 5000, "seed": 0, "precision": "fp32"}
+    one |= {"reference": None, "network": None, "triptych": "1.0"}
+    other = {
+        "steps": {"sampler": sampler | {"steps": 40}},
+        "guidance-scale": {"sampler": sampler | {"guidance_scale": 2.0}},
+        "seed": {"seed": 1},
+        "ema-length": {"weights": images | {"weights": "ema-0.2", "hash": "x"}},
+    }
+    whole = "ema-0.1 at 144 images seen, abcdefgh, sampler heun, steps 20, guidance_scale 1.5, seed 0, fp32"
+    assert protocol_line(one) == f"5000 images of runs/a ({whole}); Triptych 1.0"
+    assert protocol_line(one, one | other[swept]) == "Triptych 1.0", "what is not shared is left out"
+    found = protocol_line(one, one | other[swept], swept=swept)
+    assert found == f"5000 images of runs/a ({whole.replace(left_out, '')}); Triptych 1.0" and left_out in whole
 
 
 @pytest.mark.slow

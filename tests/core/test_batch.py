@@ -109,6 +109,16 @@ def test_grid_places_images_row_by_row(tmp_path):
     with Image.open(tmp_path / "a.png") as picture:
         assert picture.size == (14, 10) and picture.mode == "L"
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+    assert grid(images, columns=3).shape == (8, 11, 1), "two pixels between them, and around them"
+
+
+@pytest.mark.parametrize(("ending", "most"), [(".png", 0), (".webp", 0), (".jpg", 5), (".jpeg", 5)])
+def test_pictures_are_written_as_near_to_their_pixels_as_the_format_can(tmp_path, ending, most):
+    """JPEG of noise is off by 3.2 levels in the mean; by 6.2 with the quality 90, and by 39 where colours have half the resolution."""
+    picture = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    save_picture(picture, tmp_path / f"a{ending}")
+    with Image.open(tmp_path / f"a{ending}") as read:
+        assert np.abs(np.asarray(read.convert("RGB"), int) - picture).mean() <= most
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])

@@ -58,6 +58,12 @@ def test_two_that_write_the_same_file_do_not_meet(tmp_path, monkeypatch, writer)
     assert len(list(tmp_path.iterdir())) == 1  # no temporary is left
 
 
+def test_an_npz_brings_the_folders_that_are_missing(tmp_path):
+    save_npz(tmp_path / "a" / "b" / "c.npz", {"x": np.arange(3)})
+    with np.load(tmp_path / "a" / "b" / "c.npz") as file:
+        assert file["x"].tolist() == [0, 1, 2]
+
+
 def test_a_write_that_fails_leaves_what_was_there(tmp_path):
     write_text(tmp_path / "a", "first")
     with pytest.raises(ZeroDivisionError), whole(tmp_path / "a") as temporary:

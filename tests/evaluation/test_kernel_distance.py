@@ -54,6 +54,9 @@ def test_subsets_are_disjoint_as_long_as_there_are_images() -> None:
     assert set(np.concatenate(found[:6])) != set(np.concatenate(found[6:12]))
     assert not np.array_equal(found[0], subsets(100, 16, 1, seed=0, side=1)[0])  # images of the same number may belong together
     assert not np.array_equal(found[0], subsets(100, 16, 1, seed=1, side=0)[0])
+    for count in (111, 112, 113):
+        found = subsets(count, 16, 14, seed=0, side=0)
+        assert [len(subset) for subset in found] == [16] * 14 and len(np.unique(found[: count // 16])) == count // 16 * 16
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError
+from triptych.core.files import temporary_path
 from triptych.data.config import DataConfig
 from triptych.engine.config import TrainConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
@@ -55,6 +57,15 @@ def written(model: KLAutoencoder, folder: Path) -> Path:
     document = to_document(model.config, SPEC)
     write_folder(folder, {CONFIG: document}, {WEIGHTS: to_tensors(model)}, known=(CONFIG, WEIGHTS), head=CONFIG)
     return folder
+
+
+def test_what_a_killed_export_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    left, own = (temporary_path(tmp_path / "out") for _ in range(2))
+    left = left.with_name(left.name.replace(f"-{os.getpid()}-", "-9999999999-"))  # no process has that number
+    for folder in (left, own):
+        (folder / "unet").mkdir(parents=True)
+    written(small(), tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {"out", own.name}
 
 
 @pytest.mark.peer("diffusers")

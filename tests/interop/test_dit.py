@@ -63,6 +63,10 @@ def test_a_checkpoint_of_its_training_becomes_a_run(tmp_path: Path) -> None:
     lines: list[str] = []
     run = import_run(file, tmp_path / "run", program="dit", report=lines.append)
     assert isinstance(run.config.model, ADMConfig) and run.spec.num_classes == 3
+    recipe, train = load_recipe("dit-xl-2"), run.config.train
+    assert (run.config.optim, train.batch_size, train.ema_rates) == (recipe.optim, 256, recipe.train.ema_rates)
+    assert (train.ema_warmup, train.total_images) == (False, 1_800_000_000), "the 7,000,000 steps of the largest, and some"
+    assert (run.config.model.label_dropout, run.config.model.sampling) == (recipe.model.label_dropout, recipe.model.sampling)  # type: ignore[attr-defined]
     assert "is a checkpoint of a training of DiT: latents of 4 x 8 x 8" in lines[0]
     assert not [line for line in lines if "licence" in line], "of a size that nobody published"
     for name, seed in (("raw", 1), ("ema-0.9999", 2)):

@@ -306,6 +306,8 @@ def test_how_many_images_a_discriminator_compares(case: str, stated: dict[str, A
     run = runs.import_run(path, tmp_path / "run", program="nvidia", report=said.append)
     assert run.config.model.discriminator.group_size == group  # type: ignore[attr-defined]
     assert (NO_GROUP in said) == (group == 4)
+    settings = FAMILIES["StyleGAN2"].built_with(run.config.model, run.spec)["discriminator"]
+    assert settings["epilogue_kwargs"] == {"mbstd_group_size": group, "mbstd_num_channels": 0 if group == 1 else 1}
     found = part_of(run.load(device="cpu").state_dict(), "discriminator")
     assert all(torch.equal(found[name], tensor) for name, tensor in part_of(model.state_dict(), "discriminator").items())
 

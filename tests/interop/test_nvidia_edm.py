@@ -158,6 +158,7 @@ def test_what_was_read_is_what_is_written(case: str, suffix: str, tmp_path: Path
     again = write(tmp_path / "y.pkl", tensors, settings=settings)
     config = runs.import_run(again, tmp_path / "again", program="nvidia").config.model
     assert config == runs.open_run(tmp_path / "run").config.model
+    assert (settings["label_dim"], settings["augment_dim"]) == (0 if case == "ddpm++" else 5, 9)
     assert settings["model_type"] == ("DhariwalUNet" if case == "adm" else "SongUNet")
     assert settings["resample_filter" if case != "adm" else "num_blocks"] == {"ddpm++": [1, 1], "ncsn++": [1, 3, 3, 1], "adm": 1}[case]
 

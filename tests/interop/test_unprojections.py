@@ -48,6 +48,9 @@ def test_the_command_writes_maps_that_clips_are_read_from(tmp_path: Path, capsys
     assert main(one) == 0 and capsys.readouterr().out.startswith("1 map of points of 4x3: ")
     assert main(["data", "points", str(tmp_path / "out"), "--out", str(tmp_path / "more")]) == 2
     assert "holds no unprojection files" in capsys.readouterr().err
+    for side in ("height", "width"):
+        assert main([*one, f"--{side}", "0"]) == 2
+        assert f"--{side}: got 0, expected at least 1" in capsys.readouterr().err
     command = ["data", "points", str(tmp_path / "in"), "--height", "3", "--width", "4", "--out"]
     assert main([*command, str(tmp_path / "out")]) == 0, "once more"
     file = next((tmp_path / "out").rglob("*.png")).relative_to(tmp_path / "out")

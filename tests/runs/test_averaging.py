@@ -271,6 +271,8 @@ def test_the_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["average", place]) == 2 and "--length: missing; usage: triptych average" in capsys.readouterr().err
     assert main(["average", place, "--length", "0.15", "--out", "mine.pt"]) == 2
     assert "--out: got 'mine.pt', expected a name that ends with .safetensors" in capsys.readouterr().err
+    assert main(["average", place, "--length", "0.15", "--at", "0"]) == 2
+    assert "--at: got 0, expected at least 1" in capsys.readouterr().err
     assert main(["average", place, "--length", "0.15"]) == 0
     assert f"draw with it: triptych sample {place} --ema-length 0.15" in capsys.readouterr().out
     snapshot = f"{place}/snapshots/{8 * BATCH:09d}"

@@ -95,6 +95,19 @@ def test_all_that_images_are_stored_in_is_read_alike(kind: str, tmp_path: Path) 
     assert images.names == [stems.get(kind, "{:06d}").format(k) for k in range(3)]
 
 
+def test_arrays_of_the_same_bytes_are_others_in_another_form_or_order() -> None:
+    pixels = np.stack([picture(8, 4, seed=k) for k in range(2)])
+    others = [pixels.reshape(2, 8, 4, 3), pixels[::-1], pixels[:1]]
+    assert opened(pixels.copy()).origin == opened(list(pixels)).origin
+    assert len({opened(images).origin for images in (pixels, *others)}) == 4
+    whole = np.arange(32).reshape(2, 4, 4)
+    spec = InputSpec(name="maps", kind="classes", num_classes=32)
+    origins = {
+        open_collection(maps, spec, OWN_SIZE).origin for maps in (whole.astype(np.uint8), whole.astype(np.int64), whole.reshape(1, 4, 8))
+    }
+    assert len(origins) == 3
+
+
 def test_one_file_and_one_published_data_set_do_for_every_verb(tmp_path: Path) -> None:
     pixels = np.stack([picture(32, 32, seed=k) for k in range(3)])
     folder(tmp_path / "images", pixels, ["a.png", "b.png", "c.png"])

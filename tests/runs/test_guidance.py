@@ -76,6 +76,9 @@ def test_what_is_refused(runs: dict[str, Path], tmp_path: Path, capsys: pytest.C
     run = open_run(runs["plain"])
     with pytest.raises(ConfigError, match=r"guide_with: got a weaker model beside a classifier \(guide\); give one of them"):
         run.sample(2, guide=runs["judge"], guide_with=runs["told"], device="cpu")
+    for wrong in ("", 3):
+        with pytest.raises(ConfigError, match=f"guide: got {wrong!r}, expected a path"):
+            run.sample(2, guide=wrong, device="cpu")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"guidance_scale: got 30\.0, but this model was not trained with model\.label_dropout"):
         run.sample(2, settings=settings_of(run), device="cpu")
     for arguments, line in (

@@ -110,7 +110,9 @@ def test_the_stamp_says_by_what_and_has_the_moments_of_draws(folder: Path):
 
 def test_a_finished_file_is_left_alone_and_another_one_is_not(folder: Path):
     before = (folder / "latents.npz").stat().st_mtime_ns
-    assert encoded(folder).already and (folder / "latents.npz").stat().st_mtime_ns == before
+    again = encoded(folder)
+    assert again.already and (folder / "latents.npz").stat().st_mtime_ns == before
+    assert (again.count, again.shape, again.stamp) == (COUNT, (2, SIDE // 2, SIDE // 2), read_stamp(folder / "latents.npz"))
     made = encoded(folder, "plain.npz", flip=False)
     assert not made.already and (made.count, made.shape) == (COUNT, (2, SIDE // 2, SIDE // 2))
     assert set(read_npz(folder / "plain.npz")) == {"latents", "held_out", "labels", "mean", "std"}

@@ -57,6 +57,8 @@ def test_the_keywords_of_a_verb_are_the_settings() -> None:
     [
         ({"checkpoint": "newest"}, "checkpoint: got 'newest', expected latest, best or a number of images"),
         ({"batch_size": 0}, "batch_size: got 0, expected at least 1"),
+        ({"ema_length": 0.0005}, "ema_length: got 0.0005, expected from 0.001 to 0.288"),
+        ({"ema_length": 0.3}, "ema_length: got 0.3, expected from 0.001 to 0.288"),
     ],
 )
 def test_what_is_refused_is_refused_once_for_all_verbs(given: dict, line: str, flow: Run) -> None:

@@ -14,6 +14,7 @@ from tests.runs.translators import close, halved
 from triptych.core.errors import ConfigError
 from triptych.core.images import nearest_uint8
 from triptych.data.skipping import Spread
+from triptych.gans.kl_autoencoder import KLEncodingConfig
 from triptych.runs import Run
 from triptych.runs.given.data_images import model_reference
 from triptych.runs.loading import Loading
@@ -60,6 +61,14 @@ def test_upsampled_images_have_their_originals_as_truth(tiny: Any) -> None:
     other = run.upsample(small, labels=held.labels[:8:2].tolist(), settings=run.config.model.sampling.updated(FAST), device="cpu")
     assert close(found.images(range(4)), other.images)
     assert maker_of(run, ImageRequest()).most == 90
+
+
+def test_reconstructions_are_made_by_the_settings_that_are_asked_for(tiny: Any) -> None:
+    run = tiny("autoencoder-small")
+    means, drawn = made(run, 3), made(run, 3, settings=KLEncodingConfig(sample=True))
+    assert np.array_equal(made(run, 3, settings=KLEncodingConfig()).images(range(3)), means.images(range(3)))
+    assert not np.array_equal(drawn.images(range(3)), means.images(range(3))) and drawn.identity != means.identity
+    assert np.array_equal(drawn.images([2]), drawn.images(range(3))[2:])
 
 
 def test_translations_with_a_truth(mapped: Run) -> None:

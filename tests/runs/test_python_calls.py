@@ -16,6 +16,7 @@ from tests.runs.glow import moved_run
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.diffusion.adm import EncodingConfig
 from triptych.runs import Latents, Run, between, export_run, import_run, open_run, score, train
+from triptych.runs.directions import Edit
 from triptych.runs.loading import Loading
 
 CPU: dict[str, Any] = {"device": "cpu"}
@@ -98,10 +99,20 @@ def test_a_checkpoint_by_its_number(run: Run) -> None:
         ({"pick": 0}, "pick: got 0, expected whole numbers"),
         ({"strengths": 3}, "strengths: got 3"),
         ({"strengths": ["a"]}, "strengths: got ['a']"),
+        ({"strengths": {"a": "x"}}, "strengths: got 'x' for a, expected a number, or two of them, from and to"),
+        ({"strengths": {"a": (0, 1, 2)}}, "strengths: got (0, 1, 2) for a, expected a number"),
+        ({"strengths": {"a": [[0], [1, 2]]}}, "strengths: got [[0], [1, 2]] for a, expected a number"),
     ],
 )
 def test_edits(run: Run, latents: Latents, given: dict[str, Any], said: str) -> None:
     one_line(lambda: run.edit(latents, **CPU, **given), said)
+
+
+def test_two_numbers_of_any_kind_are_a_range() -> None:
+    for given in ((-1, 1), [-1, 1], np.array([-1, 1])):
+        edit = Edit({"a": given}, count=5)  # type: ignore[dict-item]
+        assert edit.strengths == {"a": (-1.0, 1.0)} and edit.columns == 5
+    assert Edit({"a": np.float32(0.5)}).strengths == {"a": 0.5}  # type: ignore[dict-item]
 
 
 def test_numbers_of_numpy(run: Run, latents: Latents) -> None:
@@ -157,10 +168,41 @@ def test_what_is_scored(run: Run) -> None:
         ({"metrics": "psnr"}, "metrics: got 'psnr', expected a list of names"),
         ({"metrics": 3}, "metrics: got 3"),
         ({"split": "test"}, "split: got 'test', expected train, validation, all"),
+        ({"out": ""}, "out: got '', expected a path"),
+        ({"keep_samples": ""}, "keep_samples: got '', expected a path"),
     ):
         one_line(lambda given=given: run.score(count=2, **CPU, **given), said)
+    one_line(lambda: run.score(count=2.5, **CPU), "count: got 2.5, expected a whole number")  # type: ignore[arg-type]
     one_line(lambda: score(np.zeros((999, 8, 8, 3), np.uint8), count=3), "images: got array(")  # type: ignore[arg-type]
     one_line(lambda: score("a", 3), "reference: got 3, expected a path or a run")  # type: ignore[arg-type]
+    one_line(lambda: score("", "a"), "images: got '', expected a path or a run")
+    one_line(lambda: score("a", ""), "reference: got '', expected a path or a run")
+    one_line(lambda: run.encode("", **CPU), "images: got '', expected a path")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"metrics": "bits-per-dim"}, "metrics: got 'bits-per-dim', expected a list of names"),
+        ({"metrics": ()}, "metrics: got (), expected a list of names"),
+        ({"count": 0}, "count: got 0, expected a whole number from 1 on"),
+        ({"count": 2.5}, "count: got 2.5, expected a whole number from 1 on"),
+        ({"seed": -1}, "seed: got -1, expected a whole number from 0 on"),
+        ({"split": "test"}, "split: got 'test', expected validation, train, all"),
+        ({"settings": {"likelihood": "ode"}}, "settings: dict are not the settings wanted here, BitsPerDimConfig"),
+        ({"data": "photos"}, "data: got 'photos', expected a DataConfig"),
+        ({"out": ""}, "out: got '', expected a path"),
+    ],
+)
+def test_likelihoods(run: Run, given: dict[str, Any], said: str) -> None:
+    one_line(lambda: run.evaluate(**(CPU | given)), said)
+
+
+def test_how_many_are_encoded_and_decoded(run: Run, latents: Latents) -> None:
+    coder = run.coder(**CPU)
+    for count, said in ((1.5, "count: got 1.5, expected a whole number"), (4, "count: got 4, expected 1 to 3, the")):
+        one_line(lambda count=count: coder.encode(pixels(3), count=count), said)
+        one_line(lambda count=count: coder.decode(latents, count=count), said)
 
 
 def test_runs_and_trainings(run: Run, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from triptych.core.errors import CheckpointError, ConfigError, DataError
 from triptych.core.images import save_picture
 from triptych.core.model import TrainingProgress
 from triptych.data.images import ImageSet
+from triptych.data.made import STAMP, mark
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
 from triptych.engine.distributed import World
 from triptych.engine.metric_log import read_metrics
@@ -39,6 +40,7 @@ from triptych.runs.beginning import refuse_shorter
 from triptych.runs.callables import _validation
 from triptych.runs.document import accept_changes
 from triptych.runs.encoding import coder
+from triptych.runs.given.pictures import open_pictures
 from triptych.runs.guidance import guided
 from triptych.runs.loading import Loading
 from triptych.runs.opening_lines import long_warmup
@@ -407,7 +409,7 @@ def test_samples_are_written_in_every_form(trained, tmp_path):
         assert np.abs(arrays["arr_0"].astype(int) - kept.images).max() <= 1
     trained.sample(7, seed=3, labels=[3, 7], device="cpu", out=tmp_path / "folder")
     assert len(list((tmp_path / "folder").glob("*.png"))) == 7
-    assert json.loads((tmp_path / "folder/labels.json").read_text())["000001.png"] == 7
+    assert json.loads((tmp_path / "folder/dataset.json").read_text())["labels"][1] == ["000001.png", 7]
     with Image.open(tmp_path / "folder/000002.png") as picture:
         assert np.abs(np.asarray(picture).astype(int) - kept.images[2, ..., 0]).max() <= 1
     trained.sample(7, seed=3, device="cpu", out=tmp_path / "grid.png")
@@ -530,7 +532,7 @@ def test_a_folder_with_other_images_is_not_mixed_with_samples(trained, tmp_path,
     ("name", "why"),
     [
         ("000001.png", "000001.png is there already, and no such command made it; choose another --out, or remove it"),
-        ("labels.json", "already holds labels.json, which would be mixed with the new samples"),
+        ("dataset.json", "already holds dataset.json, which would be mixed with the new samples"),
     ],
 )
 def test_a_file_that_is_no_sample_is_not_replaced(trained, tmp_path, name, why):
@@ -552,12 +554,29 @@ def test_samples_replace_those_of_an_earlier_command(trained, tmp_path):
         trained.sample(2, device="cpu", out=out)
     (out / "000002.png").unlink()
     trained.sample(2, device="cpu", out=out)
-    labels = out / "labels.json"
+    labels = out / "dataset.json"
     assert labels.is_file()
     write_samples(out, Samples(np.zeros((2, 8, 8, 1), np.uint8), None))
     assert not labels.exists(), "which would name other samples"
     trained.sample(2, device="cpu", out=out)
     assert labels.is_file()
+
+
+def test_labels_that_the_first_version_wrote_go_with_its_samples(trained, tmp_path):
+    out = tmp_path / "samples"
+    out.mkdir()
+    for name in ("000000.png", "labels.json"):
+        (out / name).write_text("{}")
+    mark(out, ["000000.png", "labels.json"], request="samples")
+    trained.sample(1, device="cpu", out=out)
+    assert {path.name for path in out.iterdir()} == {"000000.png", "dataset.json", STAMP}
+
+
+def test_the_classes_of_samples_in_a_folder_are_read(trained, tmp_path):
+    trained.sample(3, labels=[7, 2, 5], device="cpu", out=tmp_path / "made")
+    assert trained.encode(tmp_path / "made", device="cpu").labels.tolist() == [7, 2, 5]
+    pictures = open_pictures(tmp_path / "made")
+    assert pictures.labels is not None and pictures.labels.tolist() == [7, 2, 5] and not pictures.notes
 
 
 @pytest.mark.parametrize("name", ["run", "photos"])

@@ -18,13 +18,16 @@ from tests.runs.test_references import Spatial
 from triptych.core.errors import CheckpointError, ConfigError, DataError, Stopped
 from triptych.evaluation.feature_set import FeatureSet, SetMetricConfig
 from triptych.evaluation.feature_space import open_space
+from triptych.evaluation.pair_metric import PAIR_METRICS
 from triptych.evaluation.set_metric import SET_METRICS
 from triptych.runs import Run, open_run, score
 from triptych.runs.given.data_images import model_reference
+from triptych.runs.given.pictures import open_pictures
 from triptych.runs.loading import Loading
+from triptych.runs.metric_names import FID, needs_reference
 from triptych.runs.model_images import ImageRequest, maker_of
 from triptych.runs.protocol import protocol_line
-from triptych.runs.sides import RunSide, reference_side
+from triptych.runs.sides import PictureSide, RunSide, reference_side
 from triptych.runs.statistics import write_statistics
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -128,6 +131,15 @@ def test_a_reference_run_draws_noise_of_its_own(tiny: Any) -> None:
         run.directory, RunSide(run, ImageRequest(), Loading()), split=None, image_size=None, request=ImageRequest(seed=3), loading=Loading()
     )
     assert isinstance(side, RunSide) and side.maker.request.seed == 4
+
+
+def test_which_metrics_ask_for_a_reference(tiny: Any, tmp_path: Path) -> None:
+    sets = PictureSide(open_pictures(npz(tmp_path / "a.npz", 3)), "a.npz")
+    made = RunSide(tiny("upsample-digits"), ImageRequest(), Loading())
+    names = [FID, *SET_METRICS, *PAIR_METRICS]
+    of_sets, of_a_run = ([name for name in names if needs_reference(name, subject)] for subject in (sets, made))
+    assert set(names) - set(of_sets) == {"is", "is-10", "diversity", "mean-iou", "pixel-accuracy", "class-accuracy"}
+    assert set(of_sets) - set(of_a_run) == {"psnr", "ssim", "ms-ssim", "lpips"}, "its own truth"
 
 
 def test_statistics_of_another_size_are_refused(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

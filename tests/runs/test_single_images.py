@@ -124,7 +124,7 @@ def test_label_maps_of_a_segmenter(tiny: Any, tmp_path: Path) -> None:
     Image.fromarray(seen[3, :, :16].astype(np.uint8)).save(folder / "000003.png")
     with pytest.raises(DataError, match=r"000003\.png: expected a class for each of 32x32 pixels .* got 32x16$"):
         run.score(metrics=["mean-iou"], single=single, device="cpu")
-    with pytest.raises(ConfigError, match="label_maps: missing: keep the images by --keep-samples FOLDER"):
+    with pytest.raises(ConfigError, match="mean-iou cannot be measured: it needs label maps of the images: keep the images by --keep"):
         run.score(metrics=["mean-iou"], device="cpu")
 
 
@@ -190,7 +190,7 @@ def test_what_cannot_be_measured_says_why(tiny: Any, cache: Path) -> None:
     diffusion, classifier, flow = tiny("adm-digits"), tiny("classifier-digits"), tiny("glow-digits")
     cases: list[tuple[Run, str, SingleRequest, str]] = [
         (flow, "class-accuracy", SingleRequest(classifier=classifier.directory), f"{flow.directory} has images without classes"),
-        (diffusion, "class-accuracy", SingleRequest(), "classifier: missing: a run of a classifier, or a network with classes, has"),
+        (diffusion, "class-accuracy", SingleRequest(), "it needs to be told what the images show: name a run of a classifier"),
         (
             diffusion,
             "class-accuracy",

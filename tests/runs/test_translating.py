@@ -128,7 +128,7 @@ def test_what_styles_a_model_cannot_have(styled: Run, plain: Run, tmp_path: Path
             "style_count: got 2, but all answers would have the one style that is given; take style images",
         ),
         (styled, {"style_each": True}, "style_each: got true, but there are no style images"),
-        (styled, {"style_count": 0}, "style_count: got 0, expected at least 1"),
+        (styled, {"style_count": 0}, "style_count: got 0, expected a whole number from 1 on"),
         (needy, {}, "style: missing: Mirror makes images with the look of others; give one or several of them"),
         (styled, {"style": {"style": array}}, "style: got arrays by name"),
     ]
@@ -143,6 +143,29 @@ def test_what_styles_a_model_cannot_have(styled: Run, plain: Run, tmp_path: Path
     assert len(held.images) == 4
     with pytest.raises(ConfigError, match="style_count: got 2, but Mirror draws no style at random"):
         needy.translate(None, style_count=2, **CPU)
+
+
+def test_what_is_no_number_or_path_is_named(styled: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # which an empty path would be
+    write_images(tmp_path, ["a.png"])
+    before = sorted(tmp_path.iterdir())
+    for asked, message in (
+        ({"count": 1.5}, "count: got 1.5, expected a whole number from 1 on"),
+        ({"style_count": "2"}, "style_count: got '2', expected a whole number from 1 on"),
+        ({"seed": -1}, "seed: got -1, expected a whole number from 0 on"),
+        ({"grid": None}, "grid: got None, expected a whole number from 0 on"),
+        ({"settings": 3}, "settings: int are not the settings wanted here"),
+        ({"video": "mp4"}, "video: got 'mp4', expected VideoSettings"),
+        ({"out": ""}, "out: got '', expected a path"),
+        ({"out": 3}, "out: got 3, expected a path"),
+        ({"style": ""}, "style: got '', expected a path"),
+        ({"first": ""}, "first: got '', expected a path"),
+        ({"inputs": ""}, "inputs: got '', expected a path"),
+    ):
+        given: dict[str, Any] = {"inputs": picture(16, 16)[None]} | CPU | asked
+        with pytest.raises(ConfigError, match=message):
+            styled.translate(**given)
+    assert sorted(tmp_path.iterdir()) == before
 
 
 # Held-out images --------------------------------------------------------------------------------------------------------

@@ -203,6 +203,12 @@ def test_what_does_not_fit_is_refused(upsampler: Run, base: Run, small: Path, tm
         (upsampler.directory, {}, ConfigError, "model: SuperResolution makes images from images of 4 pixels; give some by --base"),
         (small, {"count": 8}, ConfigError, "count: got 8, expected 1 to 7"),
         (small, {"count": 0}, ConfigError, "count: got 0"),
+        (small, {"count": 1.5}, ConfigError, "count: got 1.5, expected a whole number"),
+        (small, {"seed": -1}, ConfigError, "seed: got -1, expected a whole number from 0 on"),
+        (small, {"settings": 3}, ConfigError, "settings: int are not the settings wanted here"),
+        (small, {"out": ""}, ConfigError, "out: got '', expected a path"),
+        ("", {}, ConfigError, "images: got '', expected a path"),
+        (3, {}, ConfigError, "images: got 3, expected a path"),
         (small, {"batch_size": 0}, ConfigError, "batch_size: got 0"),
         (small, {"labels": [10]}, ConfigError, "labels: got 10, expected 0 to 9"),
     ]

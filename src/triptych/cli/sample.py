@@ -231,6 +231,4 @@ def _called_from() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        if error.setting != _LATENTS:
-            raise
-        raise ConfigError(_FROM, error.reason) from error
+        raise error.renamed(lambda name: _FROM if name == _LATENTS else name) from None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from triptych.cli.arguments import at_checkpoint, finished, named_as_flags, require_images, run_argument
+from triptych.cli.arguments import at_checkpoint, counted, finished, named_as_flags, require_images, run_argument
 from triptych.cli.output import show_page
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
@@ -118,9 +118,8 @@ def main(arguments: Sequence[str]) -> int:
             progress=progress,
             **options.keywords(),
         )
-    count = len(made.names) * options.style_count
     what = "frame" if options.video is not None or out.suffix in VIDEOS else "image"
-    return finished(f"{count} {what}{'' if count == 1 else 's'} in {out}")
+    return finished(f"{counted(len(made.names) * options.style_count, what)} in {out}")
 
 
 def split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:

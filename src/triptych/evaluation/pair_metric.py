@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from triptych.core.config import Config, config
-from triptych.core.errors import ConfigError, nearest
+from triptych.core.errors import ConfigError
 from triptych.evaluation.class_accuracy import class_found
 from triptych.evaluation.feature_set import Figure
 from triptych.evaluation.lpips import Lpips, LpipsNetwork, open_lpips
@@ -154,10 +154,3 @@ PAIR_METRICS: Mapping[str, PairMetric] = {
     "pixel-accuracy": PairMetric("share of pixels whose class the segmenter finds in the samples", "label maps", _of_maps(pixel_accuracy)),
     "class-accuracy": PairMetric("share of the samples in which a classifier finds their class", "classes", _of_pairs(class_found, share)),
 }
-
-
-def find_pair_metric(name: str) -> PairMetric:
-    """The metric of that name; raises ConfigError, with the nearest one, where there is none."""
-    if name not in PAIR_METRICS:
-        raise ConfigError("metrics", f'unknown metric "{name}"{nearest(name, PAIR_METRICS)} (there is {", ".join(PAIR_METRICS)})')
-    return PAIR_METRICS[name]

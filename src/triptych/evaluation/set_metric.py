@@ -11,10 +11,9 @@ from triptych.evaluation.feature_set import FeatureSet, Figure, SetMetricConfig
 from triptych.evaluation.frechet import frechet
 from triptych.evaluation.inception_scores import equal_splits, scored, sized_splits
 from triptych.evaluation.kernel_distance import kid
-from triptych.evaluation.moments import Moments
 from triptych.evaluation.neighbour_metrics import authenticity, closed_ball, copies, coverage, density, open_ball, precision, recall
 
-__all__ = ["SET_METRICS", "FeatureSet", "Figure", "Moments", "SetMetric", "SetMetricConfig", "find_set_metric"]
+__all__ = ["SET_METRICS", "FeatureSet", "Figure", "SetMetric", "SetMetricConfig", "find_set_metric"]
 
 Measure = Callable[[FeatureSet, FeatureSet | None, SetMetricConfig], Figure]
 

@@ -160,6 +160,17 @@ def read_directions(path: Path) -> Directions:
 # What is asked for ---------------------------------------------------------------------------------------------------
 
 
+def _strength(name: str, value: object) -> float | Range:
+    """How far to go along a direction, or from where to where. Raises ConfigError for neither."""
+    try:
+        numbers = np.asarray(value)
+    except ValueError:  # lists of several lengths
+        numbers = np.asarray(None)
+    if numbers.dtype.kind not in "iuf" or numbers.shape not in ((), (2,)):
+        raise ConfigError("strengths", f"got {shown(value)} for {name}, expected a number, or two of them, from and to")
+    return float(numbers) if numbers.ndim == 0 else (float(numbers[0]), float(numbers[1]))
+
+
 @dataclass(frozen=True)
 class Edit:
     """Which images are made of latents."""
@@ -196,6 +207,7 @@ class Edit:
     def _check_types(self) -> None:
         if not isinstance(self.strengths, Mapping):
             raise ConfigError("strengths", f"got {shown(self.strengths)}, expected a strength for each of some directions, by name")
+        object.__setattr__(self, "strengths", {name: _strength(name, value) for name, value in self.strengths.items()})
         for name, count in (("pick", None), ("between", 2), ("mix", 2)):
             value = getattr(self, name)
             if value is not None:

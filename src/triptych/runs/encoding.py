@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from triptych.core.batch import RawBatch
 from triptych.core.config import Config, settings_like
 from triptych.core.errors import ConfigError, RunError
-from triptych.core.given import given_path, shown
+from triptych.core.given import given_path, shown, whole_number
 from triptych.core.images import nearest_uint8, to_uint8
 from triptych.core.model import ComparesFeatures, Decoder, Encoder, LatentSampler, Model, Sampler, Styled
 from triptych.core.reading import user_path
@@ -87,7 +87,7 @@ class Coder:
         if out is not None:
             check_kept(out, pictures.name)
             check_latents(out)
-        count = _counted(count, pictures)
+        count = _counted(count, len(pictures), "images")
         chosen = labels_of(pictures, self._num_classes(labels), self.spec, count=count, chosen=labels)
         self._load_networks()
 
@@ -126,7 +126,7 @@ class Coder:
             check_name(out, kind="directions", option="--directions-out")
             check_kept(out, pictures.name, option="--directions-out")
             check_directions(out, option="--directions-out")
-        count = _counted(count, pictures)
+        count = _counted(count, len(pictures), "images")
         if attributes is None:
             groups = class_groups(pictures, self.spec, count=count)
         else:
@@ -197,10 +197,7 @@ class Coder:
         if out is not None and isinstance(latents, str | Path):
             check_kept(out, latents)
         latents = _read(latents)
-        count = len(latents) if count is None else count
-        if not 1 <= count <= len(latents):
-            raise ConfigError("count", f"got {count}, expected 1 to {len(latents)}, the latents that are there")
-        latents = latents.first(count)
+        latents = latents.first(_counted(count, len(latents), "latents"))
         return self._images(latents, self._labels(latents, labels), out)
 
     def error(self, images: str | Path | np.ndarray | Collection, latents: Latents) -> float:
@@ -219,6 +216,8 @@ class Coder:
         """The images, of the model's size; `classes`: see `open_collection`. Raises DataError for what cannot be used."""
         if isinstance(images, Collection):
             return images
+        if isinstance(images, str):
+            given_path(images, "images")
         if classes not in get_args(ClassesFrom):
             raise ConfigError("classes", f"got {shown(classes)}, expected {', '.join(get_args(ClassesFrom))}")
         pictured = self.spec.pictured
@@ -401,8 +400,9 @@ def _labels_in_turn(sampled: Sampled, model: Model) -> int:
     return len(sampled.labels) if sampled.labels is not None else model.num_classes or 1
 
 
-def _counted(count: int | None, images: Collection) -> int:
-    count = len(images) if count is None else count
-    if not 1 <= count <= len(images):
-        raise ConfigError("count", f"got {count}, expected 1 to {len(images)}, the images that are there")
+def _counted(count: int | None, there: int, what: str) -> int:
+    """How many of those that are there; all for None. Raises ConfigError."""
+    count = there if count is None else whole_number(count, "count")
+    if not 1 <= count <= there:
+        raise ConfigError("count", f"got {count}, expected 1 to {there}, the {what} that are there")
     return count

@@ -12,15 +12,17 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, get_args
 
 import numpy as np
 import torch
 
 from triptych import __version__
 from triptych.core.batch import Batch, DataSpec
+from triptych.core.config import settings_like
 from triptych.core.errors import ConfigError, DataError, RunError
 from triptych.core.files import write_text
+from triptych.core.given import given_path, shown, whole_number
 from triptych.core.rng import Rng
 from triptych.data.config import DataConfig
 from triptych.data.images import ImageSet, Loaded
@@ -187,15 +189,20 @@ def evaluate(
     interrupted call goes on where it was. `progress` is told how many of this process's images are done, and how many there are.
     Raises ConfigError, CheckpointError and DataError for what does not fit or cannot be read or written, RunError for infinities.
     """
-    if count is not None and count < 1:
-        raise ConfigError("count", f"got {count}, expected at least 1")
+    count = None if count is None else whole_number(count, "count", least=1)
+    seed = whole_number(seed, "seed", least=0)
+    if isinstance(metrics, str) or not isinstance(metrics, Sequence) or not metrics:
+        raise ConfigError("metrics", f"got {shown(metrics)}, expected a list of names")
+    if split is not None and split not in get_args(Split):
+        raise ConfigError("split", f"got {shown(split)}, expected {', '.join(get_args(Split))}")
+    if not isinstance(data, DataConfig | None):
+        raise ConfigError("data", f"got {shown(data)}, expected a DataConfig")
+    settings = settings_like(BitsPerDimConfig(), settings)
     opened = run.open_together(Loading(**loading))
-    request = EvaluationRequest(
-        tuple(metrics), settings or BitsPerDimConfig(), data or run.config.data, split, count, seed, opened.loading.precision
-    )
+    request = EvaluationRequest(tuple(metrics), settings, data or run.config.data, split, count, seed, opened.loading.precision)
     train = run.config.train
     batch_size = opened.loading.batch_size or min(64, train.at_once(1))
-    place = None if out is None else Path(out)
+    place = None if out is None else given_path(out, "out")
     if place is not None and place.suffix != ".json":
         raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .json")
     model, world = opened.model.requires_grad_(False), opened.world

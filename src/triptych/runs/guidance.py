@@ -10,6 +10,7 @@ from torch import nn
 from triptych.core.batch import DataSpec
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
+from triptych.core.given import given_path
 from triptych.core.model import Guidable, Model
 from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory, run_and_checkpoint
@@ -57,13 +58,13 @@ def guided(
         return GuidedSampler(model, run.spec, {})
     if guide is not None and guide_with is not None:
         raise ConfigError("guide_with", "got a weaker model beside a classifier ({}); give one of them", ["guide"])
-    setting, place = ("guide", guide) if guide is not None else ("guide_with", str(guide_with))
+    setting, place = ("guide", guide) if guide is not None else ("guide_with", guide_with)
     if not isinstance(model, Guidable):
         raise ConfigError(setting, f"{type(model).__name__} cannot be guided")
     if guide is None and getattr(settings, "guidance_scale", None) == 1:
         reason = "got 1.0, at which a weaker model ({}) changes nothing; give more than 1"
         raise ConfigError("guidance_scale", reason, ["guide_with"])
-    other, weights = leader(place, guide_ema_length)
+    other, weights = leader(given_path(place, setting), guide_ema_length)
     theirs, ours = other.spec.class_names, run.spec.class_names
     if theirs is not None and ours is not None and theirs != ours:
         wrong = next((name for name in theirs if name not in ours), theirs[0])

@@ -25,7 +25,7 @@ from triptych.core.model import Report, Sampler, Upsampler
 from triptych.core.npz import Header
 from triptych.core.rng import Rng
 from triptych.core.translation import Translator
-from triptych.data.files import is_image
+from triptych.data.files import LABELS_FILE, is_image
 from triptych.data.made import made_in, mark
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
@@ -38,7 +38,7 @@ from triptych.runs.work import Part, Within, Work, assembled, done, evaluating, 
 
 _COLUMNS = 16  # of pictures with several kinds of images
 _NAMED = 10  # classes, in a message
-_LABELS = "labels.json"
+_EARLIER_LABELS = "labels.json"  # of Triptych 0.1, which nothing read
 _GRID_CELL = 48  # pixels that a cell of a grid has at least, so that small images can be seen
 _GRID_GAP = 2  # pixels around each image of it
 _LONGEST_SIDE = {".jpg": 65_500, ".jpeg": 65_500, ".webp": 16_383}
@@ -236,7 +236,7 @@ def require_pictures(out: Path, spec: DataSpec) -> None:
 def check_output(out: Path, *, count: int) -> None:
     """DataError where `count` samples cannot be written to `out`: another ending than those of OUTPUTS, or a folder with other images.
 
-    Images, and labels.json, are replaced where `write_samples` made them.
+    Images, and their dataset.json, are replaced where `write_samples` made them.
     """
     check_place(out)
     if out.suffix not in OUTPUTS:
@@ -250,7 +250,7 @@ def check_output(out: Path, *, count: int) -> None:
             there, made, names = set(os.listdir(out)), made_in(out).files, set(png_names(count))
         except OSError as error:
             raise DataError(f"cannot read {out}: {explain(error)}") from error
-        other = next((name for name in _images_below(out) if name not in names), _LABELS if _LABELS in there - made else None)
+        other = next((name for name in _images_below(out) if name not in names), LABELS_FILE if LABELS_FILE in there - made else None)
         if other is not None:
             raise DataError(f"{out} already holds {other}, which would be mixed with the new samples; choose another --out or empty it")
         foreign = (names & there) - made
@@ -286,7 +286,7 @@ def _images_below(folder: Path) -> Iterator[str]:
 def write_samples(out: Path, samples: Samples, columns: int | None = None) -> None:
     """Writes a grid (a picture), arr_0 and arr_1 as guided-diffusion's evaluator reads them (.npz), or a folder of PNGs.
 
-    `columns`: of the grid; None: see `write_grid`.
+    The labels of a folder are in a dataset.json, as all that reads images takes them. `columns`: of the grid; None: see `write_grid`.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix in PICTURES:
@@ -297,14 +297,14 @@ def write_samples(out: Path, samples: Samples, columns: int | None = None) -> No
     else:
         out.mkdir(exist_ok=True)
         names = png_names(len(samples.images))
-        if samples.labels is None and _LABELS in made_in(out).files:  # of other samples
-            (out / _LABELS).unlink(missing_ok=True)
-        mark(out, [*names, *([] if samples.labels is None else [_LABELS])], request="samples")
+        for name in made_in(out).files & {LABELS_FILE, _EARLIER_LABELS}:  # of other samples
+            (out / name).unlink(missing_ok=True)
+        mark(out, [*names, *([] if samples.labels is None else [LABELS_FILE])], request="samples")
         for name, image in zip(names, samples.images, strict=True):
             save_picture(image, out / name)
         if samples.labels is not None:
-            labels = dict(zip(names, samples.labels.tolist(), strict=True))
-            write_text(out / _LABELS, json.dumps(labels, indent=0) + "\n")
+            labels = list(zip(names, samples.labels.tolist(), strict=True))
+            write_text(out / LABELS_FILE, json.dumps({"labels": labels}, indent=0) + "\n")
 
 
 def write_grid(path: Path, samples: Samples, *, columns: int | None = None) -> None:

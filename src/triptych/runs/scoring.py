@@ -20,7 +20,7 @@ import numpy as np
 
 from triptych.core.errors import ConfigError, DataError, UserError
 from triptych.core.files import write_text
-from triptych.core.given import shown
+from triptych.core.given import given_path, shown, whole_number
 from triptych.core.npz import open_npz
 from triptych.core.reading import parsed_json
 from triptych.engine.distributed import World, open_world
@@ -128,9 +128,9 @@ def score(
 
     Raises ConfigError, CheckpointError and DataError where nothing can be measured, RunError for outputs that are not finite.
     """
-    _require_places(images=images, reference="" if reference is None else reference)
+    _require_places(images=images, **({} if reference is None else {"reference": reference}))
     chosen, settings, request = Loading(**loading), settings or SetMetricConfig(), request or ImageRequest()
-    single = single or SingleRequest()
+    single, count = single or SingleRequest(), None if count is None else whole_number(count, "count")
     place, kept = _places(out, keep_samples, read=(images, reference))
     wanted = Wanted(metric_names(metrics))
     check_space(features, features_resize)
@@ -173,20 +173,20 @@ def score(
 
 
 def _require_places(**sides: object) -> None:
-    """Raises ConfigError for what is neither a path nor a run."""
+    """Raises ConfigError for what is neither a path nor a run, and for an empty path."""
     for name, given in sides.items():
-        if not isinstance(given, str | Path | StoredRun):
+        if not isinstance(given, str | Path | StoredRun) or given == "":  # which would be the current folder
             raise ConfigError(name, f"got {shown(given)}, expected a path or a run; of images in memory, write them to a folder or .npz")
 
 
 def _places(out: str | Path | None, keep_samples: str | Path | None, *, read: Sequence[object]) -> tuple[Path | None, Path | None]:
     """Where figures and images go. Raises ConfigError or DataError where they cannot."""
-    place = None if out is None else Path(out)
+    place = None if out is None else given_path(out, "out")
     if place is not None:
         if place.suffix != ".json":
             raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .json")
         check_figures(place)
-    kept = None if keep_samples is None else Path(keep_samples)
+    kept = None if keep_samples is None else given_path(keep_samples, "keep_samples")
     if kept is not None:
         check_target(kept, read)
     return place, kept

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from triptych.core.errors import ConfigError, DataError, UserError
+from triptych.core.errors import DataError, UserError
 from triptych.engine.distributed import World
 from triptych.evaluation.feature_set import Figure
 from triptych.evaluation.pair_metric import PAIR_METRICS, PairMeasure, PairMetricConfig
@@ -145,7 +145,7 @@ def _of_maps(name: str, subject: Subject, request: SingleRequest, world: World) 
     spec = subject.maker.class_map
     if request.label_maps is None:
         advice = "keep the images by --keep-samples FOLDER, let a segmenter make their label maps, and name those by --label-maps"
-        raise ConfigError("label_maps", f"missing: {advice}")
+        raise DataError(f"it needs label maps of the images: {advice}")
     folder = Path(request.label_maps)
     ignored = request.settings.ignore_index is None and (spec.dont_care or spec.blank)
     settings = request.settings.updated(
@@ -187,7 +187,7 @@ def _of_classes(name: str, subject: Subject, request: SingleRequest, world: Worl
     if not subject.labelled:
         raise DataError(f"{subject.name} has images without classes")
     if request.classifier is None:
-        raise ConfigError("classifier", "missing: a run of a classifier, or a network with classes, has to say what the images show")
+        raise DataError("it needs to be told what the images show: name a run of a classifier, or a network with classes, by --classifier")
     assert subject.size is not None and subject.channels is not None
     classifier = open_classifier(request.classifier, size=subject.size, channels=subject.channels, world=world)
     if classifier.spec is not None and isinstance(subject, RunSide) and subject.run.spec.num_classes is not None:

@@ -17,10 +17,11 @@ import torch
 from torch import nn
 
 from triptych.core.batch import STYLE
-from triptych.core.config import Config
+from triptych.core.config import Config, settings_like
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import OUTPUTS, PICTURES
 from triptych.core.finetuning import Finetuned, Finetuning
+from triptych.core.given import given_path, shown, whole_number
 from triptych.core.images import save_picture, to_uint8
 from triptych.core.model import Sampler, Upsampler
 from triptych.core.rng import Rng
@@ -96,8 +97,9 @@ def translate(
     `progress` is told how many of this process's inputs are done, and how many there are.
     Raises ConfigError, CheckpointError and DataError for what does not fit or cannot be read or written.
     """
-    if grid < 0:
-        raise ConfigError("grid", f"got {grid}, expected 0 or more")
+    grid, seed = whole_number(grid, "grid", least=0), whole_number(seed, "seed", least=0)
+    count = None if count is None else whole_number(count, "count", least=1)
+    _check_given(video, inputs=inputs, style=style, first=first)
     translator, data = require_translator(run.outline), run.config.data
     check_styles(translator, styled=style is not None, each=style_each, answers=style_count, held_out=inputs is None)
     if inputs is None:
@@ -105,9 +107,9 @@ def translate(
     else:
         opened_inputs = open_inputs(inputs, translator, config=data, spec=run.spec, size=size, count=count)
     styles = None if style is None else open_styles(style, translator, config=data, spec=run.spec, each=style_each, size=size)
-    chosen = settings or translator.translation
+    chosen = settings_like(translator.translation, settings)
     stills = open_still_images(first, translator, run=run, size=size, settings=chosen, held_out=inputs is None)
-    place, video = None if out is None else Path(out), video or VideoSettings()
+    place, video = None if out is None else given_path(out, "out"), video or VideoSettings()
     filming = _films(place, video)
     if filming:
         _check_video(opened_inputs, style_count, filming, grid=grid)
@@ -136,6 +138,15 @@ def translate(
     else:
         made = _in_folder(work, wanted, opened.model, place, grid_rows=grid, world=opened.world, progress=progress)
     return Translations(opened_inputs.names, made)
+
+
+def _check_given(video: object, **sources: object) -> None:
+    """Raises ConfigError for settings of videos that are none, and for an empty path, which would be the current folder."""
+    if not isinstance(video, VideoSettings | None):
+        raise ConfigError("video", f"got {shown(video)}, expected VideoSettings")
+    for name, given in sources.items():
+        if isinstance(given, str):
+            given_path(given, name)
 
 
 def _finetuning(translator: Translator, settings: Config, *, styled: bool, each: bool) -> Finetuning | None:
@@ -252,8 +263,7 @@ def require_translator(model: nn.Module) -> Translator:
 def check_styles(model: Translator, *, styled: bool, each: bool, answers: int, held_out: bool) -> None:
     """ConfigError where the model cannot make so many answers, or takes no styles, or needs some."""
     name = type(model).__name__
-    if answers < 1:
-        raise ConfigError("style_count", f"got {answers}, expected at least 1")
+    whole_number(answers, "style_count", least=1)
     if answers > 1 and isinstance(model, VideoTranslator) and model.styles != "none":
         raise ConfigError("style_count", f"got {answers}, but {name} makes one clip of each; call it again with other style images")
     if styled and model.styles == "none":

@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from triptych.core.batch import RawBatch
-from triptych.core.config import Config
+from triptych.core.config import Config, settings_like
 from triptych.core.errors import ConfigError, DataError
+from triptych.core.given import given_path, whole_number
 from triptych.core.images import nearest_uint8
 from triptych.core.model import Report, Upsampler
 from triptych.core.reading import user_path
@@ -51,17 +52,18 @@ def upsample(
     `sample`. Raises ConfigError, CheckpointError and DataError for what does not fit or cannot be read or written.
     """
     small = images if isinstance(images, SmallImages) else inputs(run, images)
-    count = small.count if count is None else count
+    count, seed = small.count if count is None else whole_number(count, "count"), whole_number(seed, "seed", least=0)
     if not 1 <= count <= small.most:
         raise ConfigError("count", f"got {count}, expected 1 to {small.most}, the images that are there")
     require_room(count, run.spec.pictured)
     if out is not None:
+        out = given_path(out, "out")
         if isinstance(small.source, Collection):
-            check_apart(Path(out), small.source.name)
-        check_output(Path(out), count=count)  # before the weights are read
+            check_apart(out, small.source.name)
+        check_output(out, count=count)  # before the weights are read
     opened = run.open_together(Loading(**loading))
     load, kept, origin = small.first(count, opened, seed=seed, labels=labels)
-    chosen = settings or require_upsampler(opened.model).sampling
+    chosen = settings_like(require_upsampler(opened.model).sampling, settings)
     request = Upsampling(count, seed, kept, chosen, opened.loading.precision, load=load)
     return drawn(opened, opened.model, request, origin={"inputs": origin}, out=out, progress=progress)
 
@@ -72,12 +74,14 @@ def inputs(run: StoredRun, images: str | Path | np.ndarray) -> SmallImages:
     Raises ConfigError for a run that takes no images, DataError for images of another size or of other classes.
     """
     side = require_upsampler(run.outline).input_size
-    if not isinstance(images, np.ndarray) and RunDirectory(Path(images)).exists():
-        base = StoredRun(RunDirectory(Path(images)))
-        _check_base(str(images), base, run, side=side)
-        return SmallImages(base)
-    if not isinstance(images, np.ndarray) and not user_path(images).exists():
-        raise DataError(f"{images}: does not exist; expected a run, or a folder, .zip, .tar, .npz or .npy of images")
+    if not isinstance(images, np.ndarray):
+        directory = RunDirectory(given_path(images, "images"))
+        if directory.exists():
+            base = StoredRun(directory)
+            _check_base(str(images), base, run, side=side)
+            return SmallImages(base)
+        if not user_path(images).exists():
+            raise DataError(f"{images}: does not exist; expected a run, or a folder, .zip, .tar, .npz or .npy of images")
     return SmallImages(open_squares(images, side=side, channels=run.spec.channels, colours=Colours.of(run.config.data)))
 
 

@@ -66,7 +66,7 @@ def described_generator(kind: ModelType, gen: Settings, *, frames: int) -> Vid2V
         embedding=overlaid(base.embedding, gen.inside("embed"), EMBEDDING),
         flow=overlaid(base.flow, gen.inside("flow"), FLOW),
     )
-    filters = _hidden(kind, gen, made)
+    filters = _hidden(kind, gen)
     if isinstance(made, WCVid2VidGeneratorConfig):
         made = replace(made, guidance_filters=filters)
     _check_generator(gen, made)
@@ -82,7 +82,7 @@ def described_discriminator(dis: Settings, *, frames: int) -> VideoDiscriminator
     return replace(base, patch=overlaid(base.patch, dis.inside("image"), PATCH), temporal_frames=max(2, frames), **several, **_crops(dis))
 
 
-def _hidden(kind: ModelType, gen: Settings, made: Vid2VidGeneratorConfig) -> int:
+def _hidden(kind: ModelType, gen: Settings) -> int:
     """Channels of the layers between guidance and its scale and shift, of the numbers of all maps; there are none but of guidance."""
     params = gen.inside("activation_norm_params")
     value = params.value("num_filters", 0)
