@@ -173,6 +173,17 @@ def test_the_line_of_a_sweep_leaves_out_what_has_several_values(swept: str, left
     assert found == f"5000 images of runs/a ({whole.replace(left_out, '')}); Triptych 1.0" and left_out in whole
 
 
+def test_the_line_says_which_classes_were_drawn_and_what_led_them() -> None:
+    made = {"path": "runs/a", "labels": ["cats"], "guide": "abcdefghij", "guide_with": "klmnopqrst"}
+    images = {"weights": "ema-0.1", "images": 144, "hash": "uvwxyzabcd"}
+    one: dict[str, Any] = {"made": made, "weights": images, "sampler": {}, "count": 5000, "seed": 0, "precision": "fp32"}
+    one |= {"reference": None, "network": None, "triptych": "1.0"}
+    how = "ema-0.1 at 144 images seen, uvwxyzab, class cats, led by the classifier abcdefgh, led away from klmnopqr, seed 0, fp32"
+    assert protocol_line(one) == f"5000 images of runs/a ({how}); Triptych 1.0"
+    assert "144 images seen, uvwxyzab, 2 labels in turn, seed 0" in protocol_line(one | {"made": {"path": "a", "labels": ["b", "c"]}})
+    assert "144 images seen, uvwxyzab, seed 0" in protocol_line(one | {"made": {"path": "a", "labels": None}})
+
+
 @pytest.mark.slow
 def test_the_page_of_the_run_is_made_anew_unless_it_is_trained(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     page, common = Path(run) / "report.html", ["evaluate", run, "--device", "cpu", "--steps", "2"]

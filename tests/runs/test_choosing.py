@@ -153,6 +153,26 @@ def test_a_bad_image_is_passed_over_and_said(tmp_path, machine):
         look(tmp_path)
 
 
+def test_a_bad_image_with_a_good_header_is_passed_over_when_it_is_met(machine, monkeypatch):
+    """Anything else that is wrong with the images ends the choice."""
+    machine(1e3)
+    screened, wrong = choosing.measured_apart, "photos/7.jpg: not an image that can be read; repair or remove the file"
+    readable = ["skip"]
+
+    def reading(task, **given):
+        if task.settings["data"].get("on_error") not in readable:
+            raise DataError(f"{wrong}, or set data.on_error to skip")
+        return screened(task, **given)
+
+    monkeypatch.setattr(choosing, "measured_apart", reading)
+    choice = chosen(PHOTOS)
+    assert choice.settings["data"]["on_error"] == "skip"
+    assert ("bad images", f"passed over (data.on_error skip), as {wrong}") in choice.reasons
+    readable.clear()
+    with pytest.raises(DataError, match="7.jpg"):
+        chosen(PHOTOS)
+
+
 @pytest.mark.parametrize("kind", ["junk", "empty", "cut"])
 def test_a_bad_map_is_passed_over_and_said(tmp_path, kind):
     """Maps are no photos for one of them that cannot be read."""
@@ -229,6 +249,14 @@ def test_a_long_run_of_a_gan_is_evaluated_and_a_short_one_is_not(machine):
     assert (train.evaluate_features, train.evaluate_count, train.best_by) == ("random", 500, "frechet")
     assert "4 on the way, of 500 samples" in dict(long.reasons)["evaluations"]
     assert short.config.train.evaluate_every is None and short.config.train.best_by == "validation"
+
+
+def test_a_single_image_is_learned_without_evaluations(machine):
+    """Its distance to samples needs a covariance."""
+    machine(1e3)
+    train = {count: chosen(dataclasses.replace(PHOTOS, count=count), hours=6).config.train for count in (1, 2, 3)}
+    assert [train[count].evaluate_every is None for count in (1, 2, 3)] == [True, True, False]
+    assert train[1].best_by == "validation"
 
 
 def test_the_large_recipe_for_pairs_is_for_gpus(machine):

@@ -70,6 +70,7 @@ def test_times_and_rate_by_hand():
     assert PLAN.rate == 5.0
     assert PLAN.seconds_left == 5 + 500 * 2.0 + 3 * 100 + 2 * 10 + 5 * 0.01
     assert PLAN.seconds_to_checkpoint == 200.0  # of 1,000 images; sooner than half an hour
+    assert dataclasses.replace(PLAN, images_to_checkpoint=1).seconds_to_checkpoint == 2.0  # a whole step
     assert dataclasses.replace(PLAN, images_to_checkpoint=None).seconds_to_checkpoint == PLAN.seconds_left
     assert dataclasses.replace(PLAN, images_to_checkpoint=None, checkpoint_minutes=2.0).seconds_to_checkpoint == 120.0
     assert dataclasses.replace(PLAN, images_seen=4_991, counts=dict.fromkeys(PLAN.counts, 0)).seconds_left == 7.05  # a whole step
@@ -156,6 +157,8 @@ def test_large_numbers_have_no_exponent():
     plan = dataclasses.replace(PLAN, loader_rate=23_456.7, operations=1.2345e12, total_images=4_060_000, checkpoints_by_images=4_061)
     shown = "\n".join(cli.lines_of(plan))
     assert all(words in shown for words in ("23,457 images/s", "1,234 GFLOP", "4,060 epochs", "4,061 checkpoints"))
+    one = "\n".join(cli.lines_of(dataclasses.replace(PLAN, training_images=1, counts=PLAN.counts | {"grids": 1})))
+    assert "data            1 image, 5,000 epochs" in one and "1 grid, 2 validations, 0 evaluations and 5 checkpoints" in one
     assert "e+" not in shown
     assert cli.hours(2000.4 * 86_400) == "2,000 days" and cli.hours(90.0) == "90 seconds"
 
@@ -198,10 +201,12 @@ def test_which_sizes_are_measured():
 
 
 def test_what_is_still_to_come():
-    assert times_due(100, 0, 1_000) == 10
-    assert times_due(300, 0, 1_000) == 4  # and at the end
-    assert times_due(300, 650, 1_000) == 2
-    assert times_due(None, 0, 1_000) == 1 and times_due(100, 1_000, 1_000) == 0
+    assert times_due(100, 0, 1_000, step=10) == 10
+    assert times_due(300, 0, 1_000, step=10) == 4  # and at the end
+    assert times_due(300, 650, 1_000, step=50) == 2
+    assert times_due(None, 0, 1_000, step=10) == 1 and times_due(100, 1_000, 1_000, step=10) == 0
+    assert times_due(1, 0, 1_000, step=300) == 4, "an iteration passes many of them, and something happens once"
+    assert times_due(1, 900, 1_000, step=300) == 1
 
 
 def test_what_lies_on_the_disk_at_once():
@@ -209,12 +214,14 @@ def test_what_lies_on_the_disk_at_once():
 
     def kept(**settings) -> int:
         train = TrainConfig(total_images=1_000, batch_size=10, **settings)
-        return kept_bytes(dataclasses.replace(recipe, train=train), 100, 10)
+        return kept_bytes(dataclasses.replace(recipe, train=train), 100, 10, step=10)
 
     assert kept(keep_last=2) == 400  # the best one, and one that is being written
     assert kept(keep_last=1, keep_every=250) == 700
     assert kept(ema_lengths=(0.1,), snapshot_every=100) == 400 + 100
     assert kept(ema_lengths=(0.1,), snapshot_every=100, snapshot_precision="fp16") == 400 + 50
+    assert kept(keep_last=10**6) == kept(keep_last=60, keep_every=10) == 10_200, "of 100 iterations"
+    assert kept(ema_lengths=(0.1,), snapshot_every=1) == 400 + 1_000
 
 
 def test_work_that_is_long_is_extrapolated_and_a_grid_that_ends_is_dropped(monkeypatch):
@@ -442,6 +449,7 @@ def test_a_microbatch_that_is_to_be_found_is_planned_as_the_whole_batch(microbat
     found = plan(config, directory=tmp_path / "none", device="cpu")
     assert (asked[-1].batches, found.memory.whole) == (batches, whole)
     assert asked[-1].microbatch == (None if whole else 3)
+    assert found.memory.divisible, "no sample changes what another one adds"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from triptych.cli.arguments import flag_value, named_as_flags, require_images
+from triptych.cli.arguments import counted, flag_value, named_as_flags, require_images
 from triptych.cli.output import show, show_page
 from triptych.cli.train import TrainOptions, base_and_settings, configure, place_of
 from triptych.core.config import config
@@ -153,7 +153,7 @@ def lines_of(plan: Plan) -> Iterator[str]:
     yield f"                {hours(plan.seconds_to_checkpoint)} to the next checkpoint"
     disk = f"{in_bytes(plan.kept_bytes)} at most ({in_bytes(plan.checkpoint_bytes)} a checkpoint)"
     yield f"disk            {disk}; {in_bytes(plan.free_disk)} free"
-    yield f"data            {plan.training_images:,} images, {rounded(plan.epochs)} epochs"
+    yield f"data            {counted(plan.training_images, 'image')}, {rounded(plan.epochs)} epochs"
     missing = NOT_COUNTED[plan.device == "cpu"] if plan.scaled is None else (_SMALL, *NOT_COUNTED[plan.device == "cpu"][1:])
     yield f"not counted     {', '.join(missing)}"
     for warning in plan.warnings():
@@ -189,5 +189,5 @@ def hours(seconds: float) -> str:
 
 def _around(plan: Plan) -> str:
     counts = plan.counts | {"checkpoints": plan.checkpoints}
-    *some, last = [f"{count:,} {what}" for what, count in counts.items()]
+    *some, last = [counted(count, what.removesuffix("s")) for what, count in counts.items()]
     return f"{hours(plan.seconds_around)} of it for {', '.join(some)} and {last}"

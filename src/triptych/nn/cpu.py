@@ -1,8 +1,13 @@
-"""What kind of CPU this is: how something is computed fastest follows from that, never from a measurement, so that a resume is exact."""
+"""What kind of CPU this is, and whether what is computed faster another way is computed so.
+
+Which way is the fastest follows from the kind of CPU, never from a measurement, so that a resume is exact.
+"""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -18,3 +23,22 @@ def multiplies_fast() -> bool:
     """Whether the CPU is AMD's Zen 5: its convolutions run at twice the rate of other CPUs with AVX-512, and its memory does not."""
     can = getattr(torch.cpu, "get_capabilities", dict)()  # earlier versions of PyTorch do not say what a CPU can do
     return bool(can.get("avx512_vp2intersect") and can.get("avx512_bf16"))  # Intel's have one or the other
+
+
+_as_defined = False
+
+
+@contextmanager
+def as_defined() -> Iterator[None]:
+    """Within it PyTorch computes every convolution as it is defined, whatever is faster on this CPU: to count operations."""
+    global _as_defined
+    before, _as_defined = _as_defined, True
+    try:
+        yield
+    finally:
+        _as_defined = before
+
+
+def takes_other_ways() -> bool:
+    """Whether a convolution may be computed in another way than it is defined."""
+    return not _as_defined

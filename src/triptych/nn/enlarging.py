@@ -22,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from triptych.nn.convolution import fast_convolution
+from triptych.nn.cpu import takes_other_ways
 from triptych.nn.forward_mode import is_transformed
 from triptych.nn.lookup import in_order
 from triptych.nn.resample import enlarged
@@ -81,6 +82,7 @@ def folds(x: Tensor, reach: int) -> bool:
         and 1 <= reach <= 2
         and min(x.shape[2:]) >= _FOLDED_FROM
         and not torch.compiler.is_compiling()
+        and takes_other_ways()
         and not is_transformed(x)
     )
 

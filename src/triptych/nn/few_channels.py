@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from triptych.nn.cpu import vectors
+from triptych.nn.cpu import takes_other_ways, vectors
 
 _MOST_CHANNELS = 4
 _PIXELS = {"AVX2": 2, "AVX512": 4}
@@ -25,7 +25,9 @@ def pixels_together(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh k
     (b, _, *sides), (o, _, *kernel) = x.shape, weight.shape
     height, width = (side + 2 * padding - taps + 1 for side, taps in zip(sides, kernel, strict=True))
     suits = o <= _MOST_CHANNELS and min(kernel) >= _NARROWEST and stride == 1 and b * height * width >= _FEWEST
-    if not suits or x.device.type != "cpu" or torch.compiler.is_compiling() or not x.is_contiguous(memory_format=torch.channels_last):
+    if not suits or x.device.type != "cpu" or torch.compiler.is_compiling() or not takes_other_ways():
+        return 1
+    if not x.is_contiguous(memory_format=torch.channels_last):
         return 1
     count = _PIXELS.get(vectors(), 1)
     return 1 if width % count else count

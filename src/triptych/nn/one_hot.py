@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd import Function
 
+from triptych.nn.cpu import takes_other_ways
 from triptych.nn.precision import autocast_dtype, widened
 from triptych.nn.resample import resized
 
@@ -77,7 +78,7 @@ def note(dense: Float[Tensor, "b n h w"], ones: OneHot) -> None:
 
 def looked_up(dense: Tensor, *, outputs: int) -> OneHot | None:
     """What is known of a tensor, if a convolution of it to so many channels is faster by that; else None."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not takes_other_ways():
         return None
     ones: OneHot | None = getattr(dense, _NOTE, None)
     return ones if ones is not None and dense.device.type == "cpu" and ones.channels * outputs >= _LEAST_PRODUCTS else None

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from triptych.nn.cpu import vectors
+from triptych.nn.cpu import takes_other_ways, vectors
 
 _FEWEST_CHANNELS = 64
 _CACHED_VALUES = 2**20  # of the matrix at a time, which is 4 MiB in float32
@@ -32,6 +32,7 @@ def by_products(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh kw"],
     return (
         x.device.type == "cpu"
         and x.dtype == torch.float32
+        and takes_other_ways()
         and vectors() == "AVX2"
         and min(weight.shape[:2]) >= _FEWEST_CHANNELS
         and padding < kernel

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from triptych.nn.cpu import multiplies_fast, vectors
+from triptych.nn.cpu import multiplies_fast, takes_other_ways, vectors
 from triptych.nn.forward_mode import is_transformed
 
 SIDE = 6
@@ -80,7 +80,8 @@ def possible(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh kw"], *,
     # Asked first: a compiler would end its graph at the other questions, here and in the callers.
     if torch.compiler.is_compiling() or x.device.type != "cpu" or not (x.dtype == weight.dtype == torch.float32):
         return False
-    if torch.is_autocast_enabled("cpu") or is_transformed(x) or is_transformed(weight):  # autocast would round the products to half precision
+    # Autocast would round the products to half precision.
+    if not takes_other_ways() or torch.is_autocast_enabled("cpu") or is_transformed(x) or is_transformed(weight):
         return False
     return weight.shape[2:] == (3, 3) and stride == 1 and 0 <= padding < 3 and torch.get_num_threads() <= _MOST_THREADS
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from triptych.core.errors import ConfigError, RunError
+from triptych.core.errors import ConfigError, DataError, RunError
 from triptych.core.memory import in_bytes
 from triptych.data.source import FILES
 from triptych.engine.config import TrainConfig
@@ -115,9 +115,21 @@ def choose(
 ) -> Choice:
     """What to train on these images in so many hours on this machine, in a new run `directory`. `say` is told what is measured.
 
-    Raises ConfigError for a family that cannot learn them, CheckpointError where no run can be begun, RunError where no recipe can be
-    measured.
+    An image that cannot be read, although its header can, is met in the measurements; then such images are passed over. Raises ConfigError
+    for a family that cannot learn them, DataError where they cannot be used, CheckpointError where no run can be begun, RunError where no
+    recipe can be measured.
     """
+    try:
+        return _chosen(seen, hours, Path(directory), family, device, say)
+    except DataError as error:
+        if seen.bad is not None:
+            raise
+        say(f"{error}; passing over such images")
+        bad = str(error).partition(", or set ")[0]
+        return _chosen(dataclasses.replace(seen, bad=bad), hours, Path(directory), family, device, say)
+
+
+def _chosen(seen: Look, hours: float, directory: Path, family: Family | None, device: str | None, say: Callable[[str], None]) -> Choice:
     on_cpu = open_world(device).device.type == "cpu"
     reasons = [("data", seen.described())]
     if seen.bad is not None:
@@ -126,7 +138,7 @@ def choose(
     candidates = _candidates(seen, chosen_family, on_cpu=on_cpu)
     candidate, settings, rate = _affordable(seen, candidates, hours * 3600, on_cpu=on_cpu, device=device, reasons=reasons, say=say)
     settings = merged(settings, _batch(_config(candidate.recipe, settings), rate * hours * 3600, reasons))
-    settings = merged(settings, _evaluations(_config(candidate.recipe, settings), hours * 3600, on_cpu=on_cpu))
+    settings = merged(settings, _evaluations(_config(candidate.recipe, settings), hours * 3600, images=seen.count, on_cpu=on_cpu))
     say(f"measuring {candidate.recipe} as it was chosen")
     found = plan(_config(candidate.recipe, settings), directory=directory, device=device, seconds=_MEASURED, say=say)
     settings = merged(settings, _fitting(_config(candidate.recipe, settings), found, reasons))
@@ -429,11 +441,11 @@ def evaluated(found: Plan, seconds: float) -> tuple[int, float]:
     return count, count * found.evaluation_seconds + (found.reference_seconds if count else 0.0)
 
 
-def _evaluations(config: RunConfig, seconds: float, *, on_cpu: bool) -> Settings:
-    """What is measured in evaluations, of a recipe that has some; none in a short run."""
+def _evaluations(config: RunConfig, seconds: float, *, images: int, on_cpu: bool) -> Settings:
+    """What is measured in evaluations, of a recipe that has some; none in a short run, or where one image is left to be learned."""
     if config.train.evaluate_every is None:
         return {}
-    if seconds < _SHORT:
+    if seconds < _SHORT or images < 3:  # of two one is held out
         return {"train": {"evaluate_every": None, "best_by": "validation"}}
     return {"train": {"evaluate_features": "random", "evaluate_count": 500, "evaluate_reference": 2_000}} if on_cpu else {}
 

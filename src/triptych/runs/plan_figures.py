@@ -171,7 +171,7 @@ class Plan:
         """To the next checkpoint: by images, by minutes, or the last one."""
         bounds = [self.seconds_left]
         if self.images_to_checkpoint is not None:
-            bounds.append(self.images_to_checkpoint / self.rate)
+            bounds.append(math.ceil(self.images_to_checkpoint / self.images_per_step) * self.images_per_step / self.rate)
         if self.checkpoint_minutes is not None:
             bounds.append(60 * self.checkpoint_minutes)
         return min(bounds)
@@ -284,19 +284,20 @@ def step_seconds(sizes: Sequence[Size], *, at_once: int, batch: int) -> tuple[fl
     return float(max(of.seconds[0], fixed + slope * batch)), True
 
 
-def times_due(every: int | None, seen: int, total: int) -> int:
-    """How often something is still to come that happens at multiples of `every`, and at the end."""
+def times_due(every: int | None, seen: int, total: int, *, step: int) -> int:
+    """How often something is still to come that happens at multiples of `every`, once an iteration of `step` images, and at the end."""
     if seen >= total:
         return 0
-    return 1 if every is None else math.ceil(total / every) - seen // every
+    return 1 if every is None else min(-(-total // every) - seen // every, -(-(total - seen) // step))
 
 
-def kept_bytes(config: RunConfig, checkpoint: int, powers: int) -> int:
+def kept_bytes(config: RunConfig, checkpoint: int, powers: int, *, step: int) -> int:
     """The most that lies on the disk at once: newest checkpoints, the best one, those for good, one that is being written, snapshots.
 
-    `powers`: bytes of the averages by length, which a snapshot has.
+    `powers`: bytes of the averages by length, which a snapshot has; `step`: images of an iteration, which writes one of each at most.
     """
     train = config.train
-    kept = train.keep_last + 2 + (0 if train.keep_every is None else train.total_images // train.keep_every)
-    snapshots = 0 if train.snapshot_every is None else train.total_images // train.snapshot_every
-    return kept * checkpoint + snapshots * (powers // 2 if train.snapshot_precision == "fp16" else powers)
+    iterations = -(-train.total_images // step)
+    for_good, snapshots = (0 if every is None else train.total_images // every for every in (train.keep_every, train.snapshot_every))
+    kept = min(train.keep_last + for_good, iterations) + 2
+    return kept * checkpoint + min(snapshots, iterations) * (powers // 2 if train.snapshot_precision == "fp16" else powers)

@@ -74,7 +74,7 @@ def plan(
     alone = {"batch_size": share_of(config.train, count), "shard": "none", "shard_size": None}
     share = config if count == 1 else config.updated({"train": alone, "data": {"workers": _workers(config, data, machines)}})
     first, sizes = _measured(share, model, world, device=device, seconds=seconds, free=free, say=say)
-    found = _planned(share, data, model, Path(directory), first, sizes, free)
+    found = _planned(share, data, model, Path(directory), first, sizes, free, drawn=config.train.batch_size * model.slices)
     return found if count == 1 else together(found, config, model, machines, first)
 
 
@@ -174,13 +174,18 @@ def at_once(config: RunConfig) -> int:
 
 
 def _planned(
-    config: RunConfig, data: Data, model: Model, directory: Path, first: dict[str, Any], sizes: list[Size], free: int | None
+    config: RunConfig, data: Data, model: Model, directory: Path, first: dict[str, Any], sizes: list[Size], free: int | None, *, drawn: int
 ) -> Plan:
+    """`drawn`: images of an iteration of the whole run; the rest is of one process."""
     train = config.train
     own = at_once(config)
     taken, extrapolated = step_seconds(sizes, at_once=own, batch=train.batch_size)
     fixed, per_image = line_through(sizes)
     seen = (list_checkpoints(RunDirectory(directory).checkpoints) or [0])[-1]
+
+    def due(every: int | None) -> int:
+        return times_due(every, seen, train.total_images, step=drawn)
+
     stored = sum(first["stored_bytes"].values())
     copied = 0 if data.spec.latents is None else copy_bytes(data.spec.latents, RunDirectory(directory))
     return Plan(
@@ -220,17 +225,17 @@ def _planned(
         evaluation_seconds=first["evaluation_seconds"] or 0.0,
         reference_seconds=first["reference_seconds"] or 0.0,
         counts={
-            "grids": times_due(train.sample_every, seen, train.total_images),
-            "validations": 0 if first["validation_seconds"] is None else times_due(train.validate_every, seen, train.total_images),
-            "evaluations": 0 if train.evaluate_every is None else times_due(train.evaluate_every, seen, train.total_images),
+            "grids": due(train.sample_every),
+            "validations": 0 if first["validation_seconds"] is None else due(train.validate_every),
+            "evaluations": 0 if train.evaluate_every is None else due(train.evaluate_every),
         },
-        checkpoints_by_images=times_due(train.checkpoint_every, seen, train.total_images),
+        checkpoints_by_images=due(train.checkpoint_every),
         checkpoint_seconds=seconds_to_write(directory, stored),
         training_waits=train.checkpoint_writing != "background",
         images_to_checkpoint=None if train.checkpoint_every is None else train.checkpoint_every - seen % train.checkpoint_every,
         checkpoint_minutes=train.checkpoint_minutes,
         checkpoint_bytes=stored,
-        kept_bytes=kept_bytes(config, stored, first["power_bytes"]) + copied,
+        kept_bytes=kept_bytes(config, stored, first["power_bytes"], step=drawn) + copied,
         free_disk=free_disk(directory),
     )
 

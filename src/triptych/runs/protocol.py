@@ -15,6 +15,7 @@ from triptych.runs.sides import Reference, Subject
 FEW = 2048
 """Of fewer images figures are marked: their bias and their errors are large, and Inception's covariance is singular."""
 _SHOWN = 8  # letters of a hash
+_LEADERS = {"guide": "led by the classifier", "guide_with": "led away from"}
 
 
 def protocol_of(subject: Subject, reference: Reference | None, embedder: Embedder | None) -> dict[str, Any]:
@@ -70,6 +71,9 @@ def _images(protocol: Mapping[str, Any], swept: str | None) -> str:
     how |= {
         name: f"{name} {sampler[name]}" for name in ("sampler", "steps", "guidance_scale", "temperature", "direction") if name in sampler
     }
+    if (labels := images.get("labels")) is not None:
+        how["labels"] = f"class {labels[0]}" if len(labels) == 1 else f"{len(labels)} labels in turn"
+    how |= {name: f"{words} {_short(images[name])}" for name, words in _LEADERS.items() if name in images}
     calls = protocol.get("network_calls")
     if calls not in (None, sampler.get("steps")) and swept is None:
         how["calls"] = f"{calls} network calls"

@@ -100,6 +100,8 @@ class RunSide(Subject, Reference):
         most = self.maker.most
         if count is not None and (count < 2 or (most is not None and count > most)):
             expected = "at least 2" if most is None else f"2 to {most}, as many as the run can make of its held-out images"
+            if most == 1:
+                expected = "2 or more, but the run has 1 held-out image to make images of: take those of the training (--split train)"
             raise ConfigError("count", f"got {count}, expected {expected}")
         self._count = count or min(reference or MOST, MOST, most or MOST)
 
