@@ -1490,7 +1490,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
         *_tests("engine", "peers"),
     ),
     ("engine/loop.py", "except (UserError, RunError) as error:  # of an image", "except UserError as error:  # of an image", *_tests("engine", "stopping")),
-    ("runs/training.py", 'if str(error).startswith("DataLoader worker"):', "if False:", *_tests("runs", "backend")),
+    ("data/loader.py", "        signal.signal(signal.SIGCHLD, heard or signal.SIG_DFL)\n", "        pass\n", *_tests("runs", "going_on")),
     ("engine/run_directory.py", "if around is not None and not self.exists():", "if False:", *_tests("engine", "run_directory")),
     ("report/facts.py", "    if facts.fault is None:", "    if True:", *_tests("report", "run_report")),
     ("cli/runs.py", "    if run.fault:\n", "    if False:\n", *_tests("report", "listing")),

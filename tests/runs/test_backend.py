@@ -65,15 +65,6 @@ def test_sums_have_a_fixed_order_on_a_gpu_where_it_is_wished(wish):
     assert torch.are_deterministic_algorithms_enabled() == torch.backends.cudnn.deterministic == wish
 
 
-def test_a_loader_process_that_is_killed_in_a_step_is_a_line(tmp_path, monkeypatch):
-    def fail(*_):
-        raise RuntimeError("DataLoader worker (pid 4711) is killed by signal: Killed. ")  # as PyTorch says it, wherever the main thread is
-
-    monkeypatch.setattr("triptych.engine.loop.Loop._step", fail)
-    with pytest.raises(RunError, match=r"^a loader process ended, .*lower data.workers\): DataLoader worker \(pid 4711\) is killed"):
-        train(light("adm-digits"), tmp_path / "run", device="cpu")
-
-
 def test_an_operation_without_a_fixed_order_is_explained(tmp_path, monkeypatch):
     said = "put_ does not have a deterministic implementation, but you set 'torch.use_deterministic_algorithms(True)'. You can turn off"
 

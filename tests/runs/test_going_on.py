@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import multiprocessing
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -14,10 +16,11 @@ import pytest
 
 from tests.contract.shrink import BATCH, light
 from tests.data.pictures import write_folder
-from triptych.core.errors import CheckpointError, DataError
+from triptych.core.errors import CheckpointError, DataError, RunError
 from triptych.data.config import DataConfig
 from triptych.data.images import Data
-from triptych.engine.run_directory import RunDirectory
+from triptych.engine.loop import Loop
+from triptych.engine.run_directory import RunDirectory, list_checkpoints
 from triptych.runs import train, training
 from triptych.runs.beforehand import refuse_at_start
 from triptych.runs.beginning import prepare_directory
@@ -152,3 +155,20 @@ def test_a_run_that_an_earlier_version_began_keeps_the_order_of_its_images(tmp_p
     run = train(replace(config, train=replace(config.train, total_images=2 * BATCH)), tmp_path / "run")
     assert run.config.data.order == "by-name" and json.loads(settings.read_text())["data"]["order"] == "by-name"
     assert "data.order by-name: validations look at the first held-out images" in (tmp_path / "run" / "log.txt").read_text()
+
+
+def test_a_training_whose_loader_process_is_killed_in_a_step_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch would raise that in the midst of the step, after which nothing whole is left to save."""
+    step, steps = Loop._step, itertools.count(1)
+
+    def killing(*given: Any) -> Any:
+        if next(steps) == 3:
+            (worker,) = multiprocessing.active_children()
+            worker.kill()
+        return step(*given)
+
+    monkeypatch.setattr(Loop, "_step", killing)
+    config = light("adm-digits-uncond").updated({"train": {"total_images": 20 * BATCH}, "data": {"workers": 1}})
+    with pytest.raises(RunError, match=r"^a loader process was killed, .*: lower data.workers"):
+        train(config, tmp_path / "run", device="cpu")
+    assert (list_checkpoints(RunDirectory(tmp_path / "run").checkpoints) or [0])[-1] >= 3 * BATCH

@@ -7,11 +7,11 @@ size, and any number of processes and workers gives the same samples.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import os
 import signal
+import threading
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -165,7 +165,7 @@ def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int, bad:
             bad.update(loaded.bad)
             yield loaded.batch()
         return
-    kills = kills_for_memory()
+    kills, heard = kills_for_memory(), signal.getsignal(signal.SIGCHLD)
     iterator = iter(
         DataLoader(
             samples,
@@ -179,6 +179,9 @@ def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int, bad:
             multiprocessing_context="fork",
         )
     )
+    if threading.current_thread() is threading.main_thread():
+        # PyTorch's handler would raise that a worker is gone wherever this thread is, as in a step. The next wait for images tells.
+        signal.signal(signal.SIGCHLD, heard or signal.SIG_DFL)
     try:
         for loaded in iterator:
             if isinstance(loaded, str):
@@ -195,8 +198,7 @@ def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int, bad:
     finally:
         processes = list(getattr(iterator, "_workers", ()))
         # Not left to the end of the iterator, which an exception that was raised within it still holds.
-        with contextlib.suppress(RuntimeError):  # PyTorch's handler of SIGCHLD: a worker was killed, and the stream ends anyway
-            getattr(iterator, "_shutdown_workers")()  # noqa: B009
+        getattr(iterator, "_shutdown_workers")()  # noqa: B009
         for process in processes:
             if process.is_alive():  # it did not end when asked, and no signal but this one is heard
                 process.kill()

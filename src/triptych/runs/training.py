@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from triptych.core.batch import DataSpec
-from triptych.core.errors import ConfigError, RunError, Stopped, one_line
+from triptych.core.errors import ConfigError, RunError, Stopped
 from triptych.core.given import given_path, shown
 from triptych.core.memory import is_out_of_memory, said_of
 from triptych.core.model import DataInitialized, Model
@@ -319,8 +319,6 @@ def _run(loop: Loop, stop: StopRequest, directory: RunDirectory, say: Callable[[
 
 def _explained(error: Exception) -> Exception:
     """The error, or what it means to who trains."""
-    if str(error).startswith("DataLoader worker"):  # in the midst of a step: PyTorch's handler of SIGCHLD raises it anywhere
-        return RunError(f"a loader process ended, perhaps for want of memory (lower data.workers): {one_line(error)}")
     what, lacks, _ = str(error).partition(" does not have a deterministic implementation")
     if not lacks:
         return error
