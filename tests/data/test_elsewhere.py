@@ -494,6 +494,14 @@ def test_parts_are_put_together(offset: int, length: int, server: Server, monkey
     assert server.sent == sent
 
 
+def test_a_part_of_which_less_came_than_was_asked_for_is_asked_for_again(server: Server) -> None:
+    """The answer says so itself, and is whole."""
+    server.files["/f"] = content = np.random.default_rng(0).bytes(10_000)
+    file = RemoteFile(Address(f"{server.url}/f"))
+    server.faults = ["short"]
+    assert file.pread(10_000, 0) == content and not server.faults
+
+
 def test_without_room_for_them_all_is_read_anew(folder: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     place = laid_out("tar", folder, tmp_path / "data")
     (tmp_path / "cache").write_text("a file where the folder should be")

@@ -133,6 +133,8 @@ def test_churn_by_hand() -> None:
     assert churn.raised(c, steps=32).sigma == pytest.approx(1.25)
     for unchanged in (level(0.4), level(2.1)):
         assert churn.raised(unchanged, steps=4) is unchanged
+    for end in (0.5, 2.0):
+        assert churn.raised(level(end), steps=32).sigma == pytest.approx(1.25 * end)
 
 
 def test_image_k_is_the_same_in_every_batch() -> None:
@@ -162,6 +164,13 @@ def test_images_go_to_noise_and_come_back() -> None:
         model.decode([torch.zeros(2, 1, 2, 2)], labels=labels)
 
 
+@pytest.mark.parametrize(("channels", "cut_off"), [(1, True), (4, False)])
+def test_decoded_images_are_cut_off_and_decoded_latents_are_not(channels: int, cut_off: bool) -> None:
+    model = made(DataSpec(image_size=4, channels=channels, num_classes=3))
+    decoded = model.decode([20 * rng(2).normal("n", channels, 4, 4)], labels=torch.tensor([0, 1]))
+    assert (float(decoded.abs().max()) == 1) == cut_off and decoded.isfinite().all()
+
+
 @pytest.mark.usefixtures("float64")
 def test_log_prob_of_a_gaussian() -> None:
     model, labels = made(), torch.tensor([1] * 64)
@@ -171,6 +180,19 @@ def test_log_prob_of_a_gaussian() -> None:
     known = torch.distributions.Normal(MEANS[1], DEVIATION)
     exact = (known.cdf(image + 1 / 255) - known.cdf(image - 1 / 255)).log().sum()
     assert float(found) == pytest.approx(float(exact), abs=0.05)
+
+
+@pytest.mark.parametrize(("clip", "most"), [(True, 1.0), (False, 100.0)])
+def test_what_each_step_predicts_is_clipped_where_that_is_asked_for(clip: bool, most: float) -> None:
+    steps = made().sample_progressive(
+        rng(2), labels=torch.tensor([0, 2]), settings=LevelSamplingConfig(steps=3, clip=clip), hook=lambda x0: x0.sign() * 100
+    )
+    assert [float(step.x0.abs().max()) for step in steps] == [most] * 3
+
+
+@pytest.mark.parametrize(("sigma_max", "largest"), [(10.0, 80.0), (80.0, 80.0), (120.0, 120.0)])
+def test_where_it_is_asked_when_a_model_that_it_guides_has_more_noise(sigma_max: float, largest: float) -> None:
+    assert made(sampling=LevelSamplingConfig(sigma_max=sigma_max)).largest_sigma == largest
 
 
 def test_without_labels_it_guides_itself() -> None:

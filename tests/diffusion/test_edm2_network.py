@@ -190,6 +190,20 @@ def test_dropout_is_a_function_of_the_sample(float64):
         network.train()(x, t)
 
 
+def test_what_dropout_leaves_is_as_much_larger(float64):
+    block = EDM2Block(4, 4, embedding=2, normalizes=True, dropout=0.25, name="enc.b").train()
+    dropped = block._dropped(torch.ones(64, 4, 8, 8), Rng(1, ("x",), torch.arange(64)))
+    values, counts = dropped.unique(return_counts=True)
+    torch.testing.assert_close(values, torch.tensor([0, 1 / 0.75]))
+    assert counts[0] / dropped.numel() == pytest.approx(0.25, abs=0.014)  # 4 deviations
+
+
+def test_what_leaves_a_block_is_within_256(float64):
+    block = EDM2Block(4, 4, embedding=2, normalizes=False)
+    x = 1e4 * torch.randn(2, 4, 4, 4)
+    assert block(x, torch.zeros(2, 2)).aminmax() == (-256, 256)
+
+
 def test_recomputing_the_blocks_changes_nothing(float64):
     gradients = []
     for checkpoint in (False, True):

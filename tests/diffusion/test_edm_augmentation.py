@@ -113,6 +113,7 @@ def test_how_often_and_how_much() -> None:
     stretch = torch.hypot(whole[:, 5], whole[:, 6])
     for normal in (whole[:, 2], whole[:, 7], whole[:, 8]):
         assert abs(normal.mean()) < 4 / math.sqrt(COUNT) and abs(normal.std() - 1) < 4 / math.sqrt(2 * COUNT)
+    assert (torch.corrcoef(whole[:, [2, 5, 6, 7, 8]].T) - torch.eye(5)).abs().max() < 4 / math.sqrt(COUNT)
     assert abs(stretch.square().mean() - 1) < 4 * math.sqrt(2 / COUNT)
     assert abs((whole[:, 6] == 0).double().mean() - 0.5) < 4 * 0.5 / math.sqrt(COUNT), "along the sides half of the time"
     angle = torch.atan2(whole[:, 4], 1 + whole[:, 3])

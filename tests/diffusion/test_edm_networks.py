@@ -141,6 +141,12 @@ def test_initial_weights(network: SongUNetConfig) -> None:
     assert 15 < FourierEmbedding(2000).freqs.std() < 17
 
 
+@pytest.mark.parametrize(("channels", "groups"), [(2, 1), (4, 1), (8, 2), (64, 16), (128, 32), (384, 32)])
+def test_groups_of_a_norm(channels: int, groups: int) -> None:
+    """32, fewer where they would have less than 4 channels."""
+    assert SongUNet(replace(small(DDPMPP), num_channels=channels), image_size=16, channels=3).enc["16x16_block0"].norm0.num_groups == groups
+
+
 def test_adm_is_told_of_augmentation(float64: None) -> None:
     """Beside the sinusoids, by a map that is 0 at first."""
     spec = DataSpec(image_size=8, channels=3, num_classes=CLASSES)

@@ -81,12 +81,14 @@ def test_the_noise_is_where_the_exact_path_ends() -> None:
 
     mean = MEAN * labels[:, None, None, None]
     exact = last.sqrt_abar * mean + deviation(last) / deviation(first) * (images - first.sqrt_abar * mean)
-    errors = []
+    errors, seen = [], []
     for steps in (50, 100, 200):
-        (noise,) = made.encode(images, labels=labels, rng=rng, settings=EncodingConfig(steps=steps))
+        settings = EncodingConfig(steps=steps)
+        (noise,) = made.encode(images, labels=labels, rng=rng, settings=settings, report=lambda done, count: seen.append((done, count)))
         errors.append(float((noise - exact).abs().max()))
     assert all(0.7 < math.log2(before / after) < 1.4 for before, after in pairwise(errors)), errors
     assert network.calls == 49 + 99 + 199
+    assert seen == [(k, count) for count in (49, 99, 199) for k in range(1, count + 1)]
 
 
 def test_decoding_brings_the_images_back_and_more_steps_do_it_better() -> None:

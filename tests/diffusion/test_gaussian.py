@@ -194,6 +194,15 @@ def test_learned_range_lies_between_the_fixed_variances() -> None:
         torch.testing.assert_close(chain.moments(output, x, c).log_variance, torch.full_like(x, expected))
 
 
+def test_a_learned_variance_of_a_longer_step_lies_between_the_fixed_ones() -> None:
+    """However far beyond those of the step that was learned the network's is."""
+    chain, x = process(variance="learned").respaced((3, 50, 99)), torch.zeros(1, 3, 4, 4)
+    c = chain.at_step(1)
+    for logit, expected in ((-100.0, c.log_variance_small), (100.0, c.log_beta)):
+        output = torch.cat((x, torch.full_like(x, logit)), dim=1)
+        torch.testing.assert_close(chain.moments(output, x, c).log_variance, torch.full_like(x, expected))
+
+
 def test_rescaled_timesteps() -> None:
     def seen(chain: GaussianDiffusion, steps: list[int]) -> list[float]:
         c = chain.at(torch.tensor(steps))

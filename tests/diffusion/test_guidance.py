@@ -19,7 +19,7 @@ from triptych.core.rng import Rng
 from triptych.diffusion.adm import ADM, ADMConfig
 from triptych.diffusion.classifier import ClassifierConfig, NoisyClassifier
 from triptych.diffusion.gaussian import Coefficients, GaussianConfig, GaussianDiffusion, NoiseConfig
-from triptych.diffusion.guidance import classifier_score, extrapolated, in_terms_of, retimed, same_noise, within
+from triptych.diffusion.guidance import classifier_score, extrapolated, extrapolated_image, in_terms_of, retimed, same_noise, up_to, within
 from triptych.diffusion.guided import Guide
 from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.samplers import Predictor, SamplerName, ancestral_steps, ddim_steps, x0_predictor
@@ -141,6 +141,22 @@ def test_extrapolation(interval: tuple[float, float] | None) -> None:
     assert len(asked) == (5 if interval is None else 3), "at scale 1 the weaker one is not asked"
 
 
+@pytest.mark.parametrize("interval", [None, (0.5, 2.0)])
+def test_extrapolation_of_images(interval: tuple[float, float] | None) -> None:
+    process, x, asked = GaussianDiffusion(GaussianConfig(schedule="cosine")), torch.zeros(2, 1, 2, 2), list[float]()
+
+    def weak(x: Tensor, c: Coefficients) -> Tensor:
+        asked.append(c.sigma)
+        return x + 0.5
+
+    guided, plain = (extrapolated_image(lambda x, c: x + 2, weak, scale=scale, interval=interval) for scale in (3.0, 1.0))
+    points = [process.at_step(step) for step in (50, 300, 500, 700, 900)]
+    inside = [c.sigma for c in points if interval is None or interval[0] < c.sigma <= interval[1]]
+    assert [float(guided(x, c).mean()) for c in points] == [5.0 if c.sigma in inside else 2.0 for c in points]
+    assert all((plain(x, c) == 2).all() for c in points)
+    assert asked == inside, "outside of the interval and at scale 1 the weaker one is not asked"
+
+
 def test_the_interval_of_a_classifier() -> None:
     process, x, labels, _ = mixture(4)
     score = classifier_score(responsibilities, labels, scale=2.0, interval=(0.5, 2.0))
@@ -156,6 +172,8 @@ def test_the_interval_has_its_upper_end_and_not_its_lower_one() -> None:
     process = GaussianDiffusion(GaussianConfig(schedule="cosine"))
     low, middle, high = (process.at_step(step) for step in (200, 400, 600))
     assert [within((low.sigma, high.sigma), c) for c in (low, middle, high)] == [False, True, True]
+    below = up_to(lambda x, c: x, middle.sigma)
+    assert [below(torch.zeros(1), c) is not None for c in (low, middle, high)] == [True, True, False]
 
 
 def test_another_parametrization_says_the_same() -> None:

@@ -108,7 +108,7 @@ def test_samples_of_the_true_mean_velocity_are_exact_in_any_number_of_steps(step
 def test_the_loss_by_hand() -> None:
     """|u - target|^2 over (itself + c)^p, with z = (1 - t) x + t e and v = e - x; without the weight in evaluation mode."""
     with in_float64():
-        model, given, draws = made(weight_power=0.7, weight_constant=0.3, equal_share=0.5), widened(batch()), rng()
+        model, given, draws = made(weight_power=0.7, weight_constant=0.3, equal_share=0.5), widened(batch(24)), rng(24)
         t, span = model.config.drawn_times(draws)
         noise, at = draws.normal("noise", 1, 16, 16), t[:, None, None, None]
         z = (1 - at) * given.images + at * noise
@@ -119,6 +119,8 @@ def test_the_loss_by_hand() -> None:
     torch.testing.assert_close(trained.loss.detach(), squared / (squared + 0.3) ** 0.7)
     torch.testing.assert_close(evaluated.loss.detach(), squared / 256)
     torch.testing.assert_close(trained.logged["squared_error"], squared / 256)
+    assert trained.group is not None and torch.equal(trained.group, (4 * t).long())
+    assert set(trained.group.tolist()) == {0, 1, 2, 3}
 
 
 def test_no_gradient_goes_through_target_and_weight() -> None:

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from triptych.core.rng import Rng
-from triptych.diffusion.timestep_sampling import HISTORY, LossSecondMoment, UniformTimesteps
+from triptych.diffusion.timestep_sampling import LossSecondMoment, UniformTimesteps
+
+HISTORY = 10  # losses of each timestep that count
 
 
 def rng(count: int, seed: int = 0) -> Rng:

@@ -12,7 +12,7 @@ from triptych.core.rng import Rng
 from triptych.diffusion.blocks import SelfAttention, attend, timestep_embedding
 from triptych.diffusion.dropout import kept
 from triptych.diffusion.norm import ModulatedGroupNorm, Modulation, _plain
-from triptych.diffusion.unet import CHANNEL_MULT, UNet, UNetConfig, levels_of
+from triptych.diffusion.unet import UNet, UNetConfig, levels_of
 from triptych.nn.resample import enlarged
 
 SMALL = {"num_channels": 32, "num_res_blocks": 1, "channel_mult": (1, 2), "attention_resolutions": (8,), "num_heads": 2}
@@ -263,11 +263,24 @@ def test_activations_are_channels_last() -> None:
 # Its configuration.
 
 
-@pytest.mark.parametrize("size", CHANNEL_MULT)
-def test_default_levels(size: int) -> None:
-    levels = levels_of(UNetConfig(attention_resolutions=()), image_size=size)
-    assert levels.sizes[0] == size
-    assert len(levels.sizes) == len(CHANNEL_MULT[size])
+@pytest.mark.parametrize(
+    ("size", "mult"),
+    [
+        (8, (1, 2)),
+        (16, (1, 2, 2)),
+        (28, (1, 2, 2)),
+        (32, (1, 2, 2, 2)),
+        (64, (1, 2, 3, 4)),
+        (128, (1, 1, 2, 3, 4)),
+        (256, (1, 1, 2, 2, 4, 4)),
+        (512, (0.5, 1, 1, 2, 2, 4, 4)),
+    ],
+)
+def test_default_levels(size: int, mult: tuple[float, ...]) -> None:
+    """Runs that leave channel_mult to the table open with no other one."""
+    levels = levels_of(UNetConfig(num_channels=64, attention_resolutions=()), image_size=size)
+    assert levels.widths == tuple(64 * m for m in mult)
+    assert levels.sizes == tuple(size // 2**level for level in range(len(mult)))
 
 
 @pytest.mark.parametrize(

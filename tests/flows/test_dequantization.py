@@ -21,8 +21,14 @@ def test_values_are_within_their_levels_and_come_back(bits: int, u: float) -> No
     expected = [(q + u) / 2**bits - 0.5 for q in levels]
     torch.testing.assert_close(x.flatten(), torch.tensor(expected, dtype=torch.float64), atol=1e-15, rtol=0)
     assert torch.equal(quantized.of_images(VALUES.double() / 127.5 - 1, u, dtype=torch.float64), x)
-    back = ((quantized.images(x.float(), hint="") + 1) * 127.5).floor().flatten()  # as the conversion to 8 bits truncates
-    assert back.tolist() == [q * 2 ** (8 - bits) for q in levels]
+    back, edges = ((quantized.images(x.float(), hint="") + 1) * 127.5).flatten(), [q * 2 ** (8 - bits) for q in levels]
+    assert back.floor().tolist() == edges  # as the conversion to 8 bits truncates
+    torch.testing.assert_close(back, torch.tensor(edges).float(), atol=2e-3, rtol=0)
+
+
+def test_what_is_beyond_the_levels_is_black_or_white() -> None:
+    x = torch.tensor([-3.0, -0.51, 0.51, 1e30]).view(1, 1, 2, 2)
+    assert Dequantization(5, 4).images(x, hint="").flatten().tolist() == [-1, -1, 1, 1]
 
 
 def test_densities_become_bits() -> None:

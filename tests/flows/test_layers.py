@@ -108,6 +108,15 @@ def test_kept_inverse_follows_the_weights() -> None:
         torch.testing.assert_close(back.to(y.dtype), y, atol=1e-5, rtol=0)
 
 
+def test_inverse_and_log_det_are_computed_in_float64() -> None:
+    """Of a Hilbert matrix, whose condition number is 1.5e7: float32 would have hardly a digit of its inverse."""
+    mixing, place = InvertibleConv(6), torch.arange(6.0)
+    mixing.weight.data = 1 / (place[:, None] + place + 1)
+    matrix = mixing.matrix().detach().double()
+    torch.testing.assert_close(mixing.inverse_matrix().double(), torch.linalg.inv(matrix), rtol=1e-6, atol=0)
+    torch.testing.assert_close(mixing.log_dets([mixing])[0], torch.linalg.slogdet(matrix).logabsdet, rtol=1e-9, atol=0)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["conv", "conv-lu"])
 def test_mixing_on_a_gpu_is_not_rounded_to_tf32(name) -> None:

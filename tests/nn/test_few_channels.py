@@ -42,6 +42,8 @@ def test_as_many_pixels_as_vectors_have_room_for(vectors: str, count: int, monke
     monkeypatch.setattr(few_channels, "vectors", lambda: vectors)
     x, weight = maps(IMAGES), maps(WEIGHT)
     assert pixels_together(x, weight, stride=1, padding=0) == count  # 64 x 128 pixels
+    padded = [pixels_together(maps((1, 8, 64, width)), weight, stride=1, padding=3) for width in (128, 131)]
+    assert padded == [count, 1], "of as many pixels as there were, which are divided or not"
 
     def alone(x: torch.Tensor, weight: torch.Tensor, stride: int = 1) -> bool:
         return pixels_together(x, weight, stride=stride, padding=0) == 1

@@ -69,6 +69,14 @@ def test_where_there_is_nothing_the_gradient_of_unit_is_finite():
     torch.testing.assert_close(x.grad, torch.full((2, 3), 1e4))
 
 
+def test_the_gradient_of_unit_of_small_numbers():
+    """Below eps, where it hardly divides."""
+    x, g = (1e-6 * torch.randn(2, 3).double()).requires_grad_(), torch.randn(2, 3).double()
+    (expected,) = torch.autograd.grad(x / (1e-4 + x.square().mean(1, keepdim=True).sqrt()), x, g)
+    unit(x, dims=(1,)).backward(g)
+    torch.testing.assert_close(x.grad, expected)
+
+
 def test_silu_keeps_the_magnitude_of_a_normal_variable():
     points, weights = (torch.tensor(values) for values in hermegauss(80))
     second = (weights * mp_silu(points).square()).sum() / math.sqrt(2 * math.pi)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from triptych.nn.frozen import FrozenNetwork, traced
-from triptych.nn.small_networks import lenet, random_weights, resnet20
+from triptych.nn.small_networks import lenet, random_network, random_weights, resnet20
 
 
 def outputs(run, weights: dict[str, Tensor], x: Tensor) -> dict[str, Tensor]:
@@ -87,3 +90,30 @@ def test_resnet20() -> None:
         features, logits = plain(x)
     torch.testing.assert_close(found, {"features": features, "logits": logits})
     assert features.shape == (2, 64) and features.std() > 0.01
+
+
+class Three(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2, self.conv3 = (nn.Conv2d(*channels, 3, 2, 1) for channels in ((3, 16), (16, 32), (32, 64)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for conv in (self.conv1, self.conv2, self.conv3):
+            x = nn.LeakyReLU(0.2)(conv(x))
+        return F.adaptive_avg_pool2d(x, 1).flatten(1)
+
+
+def test_random_network() -> None:
+    plain, x = Three(), torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    weights = drawn(plain)
+    with torch.no_grad():
+        torch.testing.assert_close(outputs(random_network, weights, x), {"features": plain(x)})
+    for name, tensor in weights.items():
+        deviation = 0.1 if name.endswith("bias") else math.sqrt(2 / tensor[0].numel())
+        assert abs(tensor.std() / deviation - 1) < 4 / math.sqrt(2 * tensor.numel()), name
+
+
+def test_random_weights_are_those_that_figures_were_measured_with() -> None:
+    weights = random_weights({"conv1.weight": (16, 3, 3, 3), "conv1.bias": (16,)})
+    found = (*weights["conv1.weight"].flatten()[:2].tolist(), *weights["conv1.bias"][:2].tolist())
+    assert found == pytest.approx((-0.17409979, 0.17578264, 0.17777404, -0.015421921), rel=1e-5)

@@ -48,7 +48,7 @@ class Dequantization:
             warnings.warn(f"{bad} of {len(x)} images are not finite; what is not is black ({hint})", stacklevel=3)
             x = x.nan_to_num(nan=-1.0, posinf=-1.0)
         levels = 2**self.bits
-        values = (torch.floor((x + 0.5) * levels) * (256 / levels)).clamp(0, 255)
+        values = torch.floor((x + 0.5) * levels) * (256 / levels)
         return ((values + _ABOVE_LEVEL) / 127.5 - 1).clamp(-1, 1)
 
     def log_prob(self, log_density: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
