@@ -189,6 +189,14 @@ def test_a_stop_before_the_first_step_saves_nothing(tmp_path):
 # Signals ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def on_a_terminal() -> Iterator[None]:
+    """The tests may have been started with nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def send(number: int = signal.SIGTERM) -> None:
     os.kill(os.getpid(), number)
 

@@ -314,7 +314,7 @@ def test_links_are_followed_and_their_changes_seen(plain: Run, tmp_path: Path) -
 def test_sizes_of_another_kind(plain: Run, size: Any) -> None:
     with pytest.raises(ConfigError, match=r'^size: got .*, expected "own", a short side \(512\), or height and width as \(480, 640\)$'):
         plain.translate(np.zeros((1, 8, 8, 3), dtype=np.uint8), size=size, **CPU)
-    with pytest.raises(ConfigError, match="^grid: got -1, expected 0 or more$"):
+    with pytest.raises(ConfigError, match="^grid: got -1, expected a whole number from 0 on$"):
         plain.translate(np.zeros((1, 8, 8, 3), dtype=np.uint8), grid=-1, **CPU)
 
 
