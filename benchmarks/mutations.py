@@ -1563,6 +1563,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("core/images.py", '"lossless": True', '"lossless": False'),
     ("nn/small_networks.py", "padding=1), 0.2)", "padding=1), 0.1)", *_tests("nn", "small_networks")),
     ("nn/magnitude.py", ".clamp(min=torch.finfo(norm.dtype).tiny)", ".clamp(min=1e-3)"),
+    ("runs/scoring.py", "reference is not None and len(reference) == 1:", "False:", *_tests("runs", "training_scores")),
     ("gans/point_colours.py", "clamp(min=1 / known[0].numel())", "clamp(min=torch.finfo(known.dtype).tiny)"),
     ("gans/label_maps.py", "    classes = classes.long()\n", "", *_tests("gans", "looked_up_maps")),
     ("gans/label_maps.py", "inputs[spec.name].long(), class_channels", "inputs[spec.name], class_channels", *_tests("gans", "looked_up_maps")),

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from tests.contract.shrink import BATCH, light
+from tests.data.pictures import write_folder
 from tests.processes import run_together
 from triptych.core.errors import ConfigError
 from triptych.engine.checkpoint import checkpoint_path, load_checkpoint
@@ -331,6 +332,15 @@ def test_what_can_never_be_measured_is_refused_at_the_start(tmp_path, settings, 
         train(config(**settings), directory, device="cpu")
     assert "\n" not in str(error.value) and "--features-weights" not in str(error.value)
     assert not directory.exists()
+
+
+def test_one_image_is_nothing_to_compare_with(tmp_path):
+    write_folder(tmp_path / "images", ["a.png"])
+    alone = {"data": {"source": "folder", "path": str(tmp_path / "images"), "validation_fraction": 0, "labels": "none"}}
+    given = config("adm-digits-uncond").updated(alone)
+    with pytest.raises(ConfigError, match=r"^train.evaluate_metrics: frechet, kid, recall cannot be measured: there is one image"):
+        train(given, tmp_path / "run", device="cpu")
+    train(given.updated({"train": {"evaluate_metrics": [], "evaluate_count": 2}}), tmp_path / "run", device="cpu")
 
 
 def test_a_model_that_makes_no_images_is_not_evaluated(tmp_path):

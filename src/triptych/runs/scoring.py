@@ -286,6 +286,8 @@ def drop_impossible(wanted: Wanted, embedder: Embedder | None, reference: Refere
             wanted.drop([name], f'{embedder.name} has no "{lacking[0]}"; {able} has it')
         elif metric.reference != "none" and reference is None:
             wanted.drop([name], "it compares with a reference; give one")
+        elif metric.reference != "none" and reference is not None and len(reference) == 1:
+            wanted.drop([name], f"there is one image to compare with ({reference.name}), and it takes 2")
         elif metric.reference == "features" and reference is not None and not reference.each:
             wanted.drop([name], f"{reference.name} holds statistics alone; give its images")
 
