@@ -181,7 +181,7 @@ def test_jpegs_in_full_and_at_reduced_scale(reduced, channels):
     assert np.abs(read(data, reduced=reduced, channels=channels) - expected).mean() < 1
     grey = with_profile(photo[..., :1], grey_profile(1.0), "JPEG", quality=95)
     level = read(with_profile(photo[..., :1], None, "JPEG", quality=95), reduced=reduced, channels=1) / 255
-    assert np.abs(read(grey, reduced=reduced, channels=1) - srgb_of_light(level)).mean() < 1
+    assert np.abs(read(grey, reduced=reduced, channels=channels) - srgb_of_light(level)).mean() < 1
 
 
 UNUSABLE = {

@@ -125,7 +125,7 @@ def test_images_that_changed_meanwhile_are_warned_of(tmp_path: Path) -> None:
 
 def test_images_that_were_held_out_are_not_trained_on(tmp_path: Path) -> None:
     """A file beside the folder of all others gives these other names, by which others of them would be held out."""
-    folder = write_folder(tmp_path / "images", [f"archive/{kind}/{k}.png" for kind in "ab" for k in range(20)])
+    folder = write_folder(tmp_path / "images", [f"archive/{kind}/{k}.png" for kind in "ab" for k in range(100)])
     data = DataConfig(path=str(folder), image_size=8, channels=1, workers=0, labels="none", validation_fraction=0.3)
     config = replace(light("adm-digits-uncond"), data=data).updated({"train": {"total_images": BATCH, "validate_images": 0}})
     train(config, tmp_path / "run", device="cpu")
