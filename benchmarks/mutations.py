@@ -1472,8 +1472,6 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("data/fingerprint.py", "2 * len(learned) > len(marks)", "len(learned) > len(marks)", *_tests("runs", "going_on")),
     ("data/fingerprint.py", 'f"mark\\0{images', 'f"{images', *_tests("runs", "going_on")),
     ("runs/beforehand.py", "            refuse_held_out(stored.held_out, data)\n", "", *_tests("runs", "going_on")),
-    ("cli/data_settings.py", "(not any(arguments[:1]) or", "(not arguments or", *_tests("runs", "doctor")),
-    ("cli/data_doctor.py", "(not any(arguments[:1]) or", "(not arguments or", *_tests("runs", "doctor")),
     ("engine/signals.py", " if number != signal.SIGHUP or not outlives", "", *_tests("engine", "stopping")),
     (
         "engine/progress.py",
@@ -1525,7 +1523,6 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("runs/directions.py", "return float(numbers) if numbers.ndim == 0 else (", "return value if isinstance(value, list) else float(numbers) if numbers.ndim == 0 else (", *_tests("runs", "python_calls")),
     ("runs/scoring.py", ' or given == "":  # which', ":  # which", *_tests("runs", "python_calls")),
     ("runs/encoding.py", '            given_path(images, "images")\n', "            pass\n", *_tests("runs", "python_calls")),
-    ("cli/encode.py", "or not arguments[1] or arguments", "or arguments", *_tests("cli", "encode")),
     ("runs/plan_figures.py", "min(-(-total // every) - seen // every, -(-(total - seen) // step))", "-(-total // every) - seen // every"),
     (
         "runs/plan_figures.py",
@@ -1563,6 +1560,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("nn/small_networks.py", "padding=1), 0.2)", "padding=1), 0.1)", *_tests("nn", "small_networks")),
     ("nn/magnitude.py", ".clamp(min=torch.finfo(norm.dtype).tiny)", ".clamp(min=1e-3)"),
     ("runs/scoring.py", "reference is not None and len(reference) == 1:", "False:", *_tests("runs", "training_scores")),
+    ("cli/arguments.py", "if not arguments[0] or arguments[0].startswith", "if arguments[0].startswith", *_tests("runs", "doctor")),
     ("gans/point_colours.py", "clamp(min=1 / known[0].numel())", "clamp(min=torch.finfo(known.dtype).tiny)"),
     ("gans/label_maps.py", "    classes = classes.long()\n", "", *_tests("gans", "looked_up_maps")),
     ("gans/label_maps.py", "inputs[spec.name].long(), class_channels", "inputs[spec.name], class_channels", *_tests("gans", "looked_up_maps")),

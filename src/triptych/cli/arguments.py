@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from triptych.cli.output import show
 from triptych.cli.processes import is_first_process
@@ -30,6 +30,15 @@ def first_argument(arguments: Sequence[str], *, usage: str) -> str:
     if arguments[0].startswith("-"):
         raise ConfigError("", f"got {arguments[0]!r} where the run directory is expected; usage: {usage}")
     return arguments[0]
+
+
+def require_argument(arguments: Sequence[str], what: Literal["images", "folder"], *, usage: str) -> None:
+    """Raises ConfigError where the first of the arguments is missing, is empty, as a variable that is not set, or is an option."""
+    if not arguments:
+        raise ConfigError("", f"no {what} given; usage: {usage}")
+    if not arguments[0] or arguments[0].startswith("-"):
+        expected = "images are" if what == "images" else "folder is"
+        raise ConfigError("", f"got {arguments[0]!r} where the {expected} expected; usage: {usage}")
 
 
 def run_argument(arguments: Sequence[str], *, usage: str) -> str:

@@ -15,6 +15,7 @@ from triptych.cli.arguments import (
     finished,
     flag_value,
     named_as_flags,
+    require_argument,
     require_images,
     run_argument,
 )
@@ -117,10 +118,8 @@ def main(arguments: Sequence[str]) -> int:
 def _stats(arguments: Sequence[str]) -> int:
     """Writes the statistics, and prints what they are of."""
     helped = asks_for_help(arguments)
-    if not helped and (not any(arguments[:1]) or arguments[0].startswith("-")):
-        problem = f"got {arguments[0]!r} where the images are expected" if arguments else "no images given"
-        raise ConfigError("", f"{problem}; usage: {_STATS_LINE}")
     if not helped:
+        require_argument(arguments, "images", usage=_STATS_LINE)
         require_images(arguments[0], note="; expected a folder, .zip, .tar, .npz or .npy of images")
     options = configure(arguments if helped else arguments[1:])
     if options.out is None:
@@ -228,9 +227,8 @@ def configure_encode(arguments: Sequence[str]) -> tuple[str, EncodeOptions]:
     from triptych.cli.settings import parse
 
     helped = asks_for_help(arguments)
-    if not helped and (not any(arguments[:1]) or arguments[0].startswith("-")):
-        problem = f"got {arguments[0]!r} where the images are expected" if arguments else "no images given"
-        raise ConfigError("", f"{problem}; usage: {_ENCODE_LINE}")
+    if not helped:
+        require_argument(arguments, "images", usage=_ENCODE_LINE)
     options, _ = parse(
         lengthened(arguments if helped else arguments[1:], _LONG | SIZE),
         prog="triptych data encode IMAGES",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from triptych.cli.arguments import asks_for_help, finished, named_as_flags, require_images
+from triptych.cli.arguments import asks_for_help, finished, named_as_flags, require_argument, require_images
 from triptych.cli.data_settings import SIZE, lengthened
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
@@ -176,9 +176,8 @@ def configure(arguments: Sequence[str]) -> tuple[str, DoctorOptions]:
     from triptych.cli.settings import parse
 
     helped = asks_for_help(arguments)
-    if not helped and (not any(arguments[:1]) or arguments[0].startswith("-")):
-        problem = f"got {arguments[0]!r} where the images are expected" if arguments else "no images given"
-        raise ConfigError("", f"{problem}; usage: {LINE}")
+    if not helped:
+        require_argument(arguments, "images", usage=LINE)
     options, _ = parse(
         lengthened(arguments if helped else arguments[1:], SIZE),
         prog="triptych data doctor IMAGES",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from triptych.cli.arguments import asks_for_help, flag_value, named_as_flags
+from triptych.cli.arguments import asks_for_help, flag_value, named_as_flags, require_argument
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.data.config import DataConfig
@@ -40,8 +40,7 @@ def data_settings(
     named = bool(arguments) and not arguments[0].startswith("-")
     recipe = flag_value("--recipe", arguments)
     if not helped and not named and not (whole and recipe is not None):
-        problem = f"got {arguments[0]!r} where the images are expected" if arguments else "no images given"
-        raise ConfigError("", f"{problem}; usage: {usage}")
+        require_argument(arguments, "images", usage=usage)
     words = lengthened(arguments[1:] if named and not helped else arguments, short)
     if flag_value("--data.path", words) is not None:
         raise ConfigError("--data.path", f"got one beside the images, which come first; usage: {usage}")
@@ -104,9 +103,8 @@ def from_folder(arguments: Sequence[str], *, options: F, prog: str, description:
     from triptych.cli.settings import parse
 
     helped = asks_for_help(arguments)
-    if not helped and (not any(arguments[:1]) or arguments[0].startswith("-")):
-        problem = f"got {arguments[0]!r} where the folder is expected" if arguments else "no folder given"
-        raise ConfigError("", f"{problem}; usage: {usage}")
+    if not helped:
+        require_argument(arguments, "folder", usage=usage)
     rest = arguments if helped else arguments[1:]
     chosen, _ = parse(rest, prog=prog, description=description, options=options, settings=Config())
     if chosen.out is None:

@@ -15,6 +15,7 @@ from triptych.cli.arguments import (
     given_flag,
     label_values,
     named_as_flags,
+    require_argument,
     require_images,
     run_argument,
 )
@@ -87,9 +88,8 @@ def main(arguments: Sequence[str]) -> int:
     arguments = at_checkpoint(arguments)
     directory = run_argument(arguments, usage=_USAGE_LINE)
     helped = asks_for_help(arguments)
-    if not helped and (len(arguments) < 2 or not arguments[1] or arguments[1].startswith("-")):
-        problem = f"got {arguments[1]!r} where the images are expected" if len(arguments) > 1 else "no images given"
-        raise ConfigError("", f"{problem}; usage: {_USAGE_LINE}")
+    if not helped:
+        require_argument(arguments[1:], "images", usage=_USAGE_LINE)
     flags = arguments[1:] if helped else arguments[2:]
     decode = not helped and _decodes(flags)
     if not helped and not decode:  # at once, without PyTorch

@@ -48,14 +48,13 @@ def edm_photos64() -> RunConfig:
     data.path is the folder, or a .zip, .tar or array. The network sees random changes of the images and is told of them, so that it makes
     images without changes; with few images raise model.augmentation.p and model.network.dropout, and watch the loss on held-out images.
     """
-    recipe = _published(SongUNetConfig(dropout=0.1), image_size=64, batch_size=256, learning_rate=2e-4, augmentation=0.15, steps=40)
+    recipe = _published(SongUNetConfig(dropout=0.1), image_size=64, batch_size=128, learning_rate=2e-4, augmentation=0.15, steps=40)
     return replace(
         recipe,
         data=replace(recipe.data, decode="reduced"),
         train=replace(
             recipe.train,
             total_images=10_000_000,
-            batch_size=128,
             precision="bf16",
             checkpoint_every=500_000,
             sample_every=500_000,
