@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from triptych.core.errors import ConfigError
 from triptych.gans.layers import BlockOptions, ConvBlock, LinearBlock, Nonlinearity, ResBlock
 from triptych.gans.norms import AdaptiveNorm, Norm, NormKind, SpatialNorm, build_norm
+from triptych.gans.spectral_norm import divided
 from triptych.gans.weight_norms import (
     Conv2d,
     Linear,
@@ -81,6 +82,23 @@ def test_spectral_norm_does_not_depend_on_the_memory_format() -> None:
     wide = copy.deepcopy(layer).to(memory_format=torch.channels_last)
     assert wide.weight_orig.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(normalised_weight(wide), normalised_weight(layer))
+    with torch.no_grad():
+        for one in (layer, wide):
+            one.weight_orig.mul_(torch.linspace(1, 2, 9).view(3, 3))
+    for one in (layer, wide):
+        power_iteration(one, steps=2)
+    torch.testing.assert_close(wide.weight_v, layer.weight_v)
+    torch.testing.assert_close(wide.weight_u, layer.weight_u)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_spectral_norm_can_be_differentiated_twice(layout) -> None:
+    weight, u, v = torch.randn(3, 2, 2, 3).double().to(memory_format=layout), torch.randn(3).double(), torch.randn(12).double()
+    assert weight.is_contiguous(memory_format=layout)
+    weight.requires_grad_()
+    assert torch.autograd.gradcheck(lambda weight: divided(weight, u, v), (weight,))
+    assert torch.autograd.gradgradcheck(lambda weight: divided(weight, u, v), (weight,))
+    assert torch.autograd.gradcheck(lambda weight: divided(weight, u, v).square(), (weight,), check_forward_ad=True)
 
 
 def test_folded_weights_give_the_same_output_without_spectral_norm() -> None:

@@ -201,13 +201,20 @@ class FPSEDiscriminator(nn.Module):
         for index in (4, 3, 2):
             side = part(f"lat{index}")(encoded[index])
             tops[index] = resized(tops[index + 1], side.shape[2:], mode="bilinear") + side
-        return tuple(self._scores(part(f"final{index}")(tops[index]), label) for index in (2, 3, 4))
+        scores, means = [], label
+        for index in (2, 3, 4):
+            features = part(f"final{index}")(tops[index])
+            # The embedding is linear, so that the label map may be averaged before it, which costs less.
+            means = averaged_to((features.shape[2], features.shape[3]), finer=means, label=label)
+            scores.append(self.output(features) + (self.seg(features) * self.embedding(means)).sum(dim=1, keepdim=True))
+        return tuple(scores)
 
-    def _scores(self, features: Tensor, label: Tensor) -> Tensor:
-        # The embedding is linear, so that the label map may be averaged before it, which costs less.
-        size = (features.shape[2], features.shape[3])
-        embedding = self.embedding(derived(label, ("means", size), lambda label: F.adaptive_avg_pool2d(label, size)))
-        return self.output(features) + (self.seg(features) * embedding).sum(dim=1, keepdim=True)
+
+def averaged_to(size: tuple[int, int], *, finer: Float[Tensor, "b n _ _"], label: Float[Tensor, "b n h w"]) -> Float[Tensor, "b n _ _"]:
+    """The label map averaged to a size (height, width), from the one of a finer size where equal squares of pixels are averaged."""
+    sides = [label.shape[2:], finer.shape[2:], size]
+    squares = all(many % few == 0 for before, after in pairwise(sides) for many, few in zip(before, after, strict=True))
+    return derived(finer if squares else label, ("means", size), lambda x: F.adaptive_avg_pool2d(x, size))
 
 
 class ResDiscriminator(nn.Module):

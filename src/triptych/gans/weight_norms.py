@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple, cast
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from triptych.gans import spectral_norm
+from triptych.gans.spectral_norm import divided, largest_singular_value, leading_vectors
 from triptych.nn import one_hot
 from triptych.nn.convolution import fast_convolution
 from triptych.nn.derived import derived
@@ -115,7 +116,7 @@ def _reparametrize(layer: nn.Conv2d | nn.Linear, weight_norm: WeightNorm) -> Non
         layer.weight_v = weight
         return
     layer.weight_orig = weight
-    u, v = _leading_vectors(weight)
+    u, v = leading_vectors(weight)
     layer.register_buffer("weight_u", u)
     layer.register_buffer("weight_v", v)
 
@@ -128,32 +129,20 @@ def normalised_weight(layer: nn.Conv2d | nn.Linear) -> Float[Tensor, "out ..."]:
         direction, length = cast(Tensor, layer.weight_v), cast(Tensor, layer.weight_g)
         return direction * (length / direction.flatten(1).norm(dim=1).reshape(length.shape))
     weight, u, v = (cast(Tensor, getattr(layer, f"weight_{name}")) for name in ("orig", "u", "v"))
-    return weight / _sigma(weight, u, v)
-
-
-def _sigma(weight: Tensor, u: Tensor, v: Tensor) -> Tensor:
-    with torch.autocast(weight.device.type, enabled=False):
-        if weight.ndim == 4 and weight.is_contiguous(memory_format=torch.channels_last):  # its rows are not in v's order
-            c, h, w = weight.shape[1:]
-            v, weight = v.view(c, h, w).permute(1, 2, 0).flatten(), weight.permute(0, 2, 3, 1)
-        return torch.dot(u, torch.mv(weight.flatten(1), v))
+    return divided(weight, u, v)
 
 
 def power_iteration(module: nn.Module, *, steps: int = 1) -> None:
-    """Moves u and v of every spectral norm in `module`: v = W^T u / |W^T u|, then u = W v / |W v|, `steps` times."""
-    with torch.no_grad():
-        for layer in spectral_layers(module):
-            weight, u, v = (cast(Tensor, getattr(layer, f"weight_{name}")) for name in ("orig", "u", "v"))
-            matrix = weight.flatten(1)
-            for _ in range(steps):
-                v.copy_(F.normalize(torch.mv(matrix.t(), u), dim=0, eps=1e-12))
-                u.copy_(F.normalize(torch.mv(matrix, v), dim=0, eps=1e-12))
+    """Moves u and v of every spectral norm in `module` by so many steps of the power method."""
+    for layer in spectral_layers(module):
+        weight, u, v = (cast(Tensor, getattr(layer, f"weight_{name}")) for name in ("orig", "u", "v"))
+        spectral_norm.power_iteration(weight, u, v, steps=steps)
 
 
 def find_singular_vectors(module: nn.Module) -> None:
     """Finds u and v of every spectral norm in `module` anew; for after its weights were set to something else."""
     for layer in spectral_layers(module):
-        u, v = _leading_vectors(cast(Tensor, layer.weight_orig))
+        u, v = leading_vectors(cast(Tensor, layer.weight_orig))
         cast(Tensor, layer.weight_u).copy_(u)
         cast(Tensor, layer.weight_v).copy_(v)
 
@@ -163,21 +152,6 @@ def spectral_layers(module: nn.Module) -> Iterator[nn.Conv2d | nn.Linear]:
     for layer in module.modules():
         if isinstance(layer, Conv2d | Linear) and "weight_orig" in layer._parameters:
             yield layer
-
-
-@torch.no_grad()
-def _leading_vectors(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The first left and right singular vectors of the weight as a matrix W [out, the rest].
-
-    The one of the shorter side is the last eigenvector of W W^T, or of W^T W; the other follows from it.
-    """
-    matrix = weight.flatten(1)
-    if weight.is_meta:
-        return matrix.new_empty(matrix.shape[0]), matrix.new_empty(matrix.shape[1])
-    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.t()
-    short = torch.linalg.eigh(wide @ wide.t()).eigenvectors[:, -1].clone()
-    long = F.normalize(torch.mv(wide.t(), short), dim=0, eps=1e-12)
-    return (short, long) if wide is matrix else (long, short)
 
 
 def effective_weights(module: nn.Module, prefix: str) -> dict[str, Float[Tensor, ...]]:
@@ -198,7 +172,7 @@ def rescale_average(average: Mapping[str, Tensor], names: Iterable[str]) -> None
     for name in names:
         stem = name.removesuffix("orig")
         u, v = average[f"{stem}u"], average[f"{stem}v"]
-        u /= _sigma(average[name], u, v)
+        u /= largest_singular_value(average[name], u, v)
 
 
 def fold_spectral_norm(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -209,7 +183,7 @@ def fold_spectral_norm(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if f"{stem}weight_orig" not in state:
             folded[name] = tensor
         elif last == "orig":
-            folded[f"{stem}weight"] = tensor / _sigma(tensor, state[f"{stem}weight_u"], state[f"{stem}weight_v"])
+            folded[f"{stem}weight"] = tensor / largest_singular_value(tensor, state[f"{stem}weight_u"], state[f"{stem}weight_v"])
         elif last not in ("u", "v"):
             folded[name] = tensor
     return folded
