@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zlib
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from triptych.core.errors import ConfigError
 from triptych.data.colours import Colours, _by_profile, converted
 from triptych.data.config import AS_STORED, DataConfig
 from triptych.data.cut import Cut
+from triptych.data.decode import number_map
 from triptych.engine.run_directory import RunDirectory
 from triptych.recipes.catalogue import load_recipe
 from triptych.runs.beginning import begin
@@ -88,6 +90,36 @@ def test_transparent_palettes_levels_and_colours():
     colour = tuple(map(int, LEVELS[2, 3]))
     assert read(saved(Image.fromarray(LEVELS), transparency=colour))[2, 3].tolist() == [255] * 3
     np.testing.assert_array_equal(read(saved(Image.fromarray(LEVELS), transparency=colour), background=None), LEVELS)
+
+
+def png(rows: list[bytes], *, width: int, bits: int, colour_type: int, nothing: bytes) -> bytes:
+    """A PNG of forms that Pillow does not write. `nothing`: the colour that is transparent, 16 bits for each channel."""
+    header = width.to_bytes(4) + len(rows).to_bytes(4) + bytes([bits, colour_type, 0, 0, 0])
+    body = zlib.compress(b"".join(b"\0" + row for row in rows))
+    chunks = [(b"IHDR", header), (b"tRNS", nothing), (b"IDAT", body), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        len(body).to_bytes(4) + kind + body + zlib.crc32(kind + body).to_bytes(4) for kind, body in chunks
+    )
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_a_level_of_few_bits_that_stands_for_nothing(bits):
+    values = np.arange(256, dtype=np.uint8).reshape(16, 16) & (2**bits - 1)
+    packed = np.packbits(np.unpackbits(values[..., None], axis=-1)[..., 8 - bits :].reshape(16, -1), axis=-1)
+    for level in {0, 1, 2**bits - 1}:
+        data = png([row.tobytes() for row in packed], width=16, bits=bits, colour_type=0, nothing=level.to_bytes(2))
+        shades = np.round(values / (2**bits - 1) * 255)
+        np.testing.assert_array_equal(read(data, channels=1, background="77")[..., 0], np.where(values == level, 77, shades))
+        np.testing.assert_array_equal(read(data, channels=3, background=None)[..., 1], shades)
+        np.testing.assert_array_equal(number_map(data), values)
+
+
+def test_a_colour_of_16_bits_that_stands_for_nothing():
+    values = (LEVELS.astype(np.uint16) * 256 + 77).astype(">u2")  # of which Pillow keeps the upper half
+    data = png([row.tobytes() for row in values], width=16, bits=16, colour_type=2, nothing=values[2, 3].tobytes())
+    expected = np.where((LEVELS[2, 3] == LEVELS).all(-1, keepdims=True), np.array([255, 128, 0]), LEVELS)
+    np.testing.assert_array_equal(read(data, background="#ff8000"), expected)
+    np.testing.assert_array_equal(read(data, background=None), LEVELS)
 
 
 def test_a_level_of_16_bits_that_stands_for_nothing():

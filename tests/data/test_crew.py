@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import multiprocessing
 import os
 import signal
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from tests.data.limits import few_more_files
 from triptych.core.errors import RunError
 from triptych.data.crew import made_of
 
@@ -78,3 +80,11 @@ def test_an_error_of_the_program_is_no_fault_of_an_item() -> None:
         list(made_of(PIECES, wrong, workers=1))
     with pytest.raises(KeyError):
         list(made_of(PIECES, wrong, workers=0))
+
+
+def test_processes_that_cannot_all_be_started_end_with_a_message() -> None:
+    """Images could not be opened either in what was left."""
+    message = r"^40 processes that look at images could not be started \(Too many open files; [1-9][0-9]* were\): lower --workers$"
+    with few_more_files(40), pytest.raises(RunError, match=message):
+        list(made_of([range(k, k + 1) for k in range(40)], lambda items, ended, began: items.start, workers=40))
+    assert not multiprocessing.active_children()

@@ -322,7 +322,8 @@ def test_faults_that_pass(faults: list[str], folder: Path, tmp_path: Path, serve
         ("503", r"x\.zip: the server answers 503 \(asked 2 times\)"),
         ("403", r"x\.zip: no right to read it \(the server answers 403\)"),
         ("404", r"x\.zip: does not exist"),
-        ("418", r"x\.zip: the server answers 418"),
+        ("418", r"x\.zip: the server answers 418 \(asked 2 times\)$"),
+        ("451", r"x\.zip: the server answers 451$"),
         ("slow", r"x\.zip: no answer in 0\.2 seconds \(asked 2 times\)"),
     ],
 )

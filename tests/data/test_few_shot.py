@@ -125,6 +125,15 @@ def test_split_folders_are_used(tmp_path):
         opened(tmp_path, held_out=2)
 
 
+def test_what_lies_beside_split_folders_is_warned_of(tmp_path):
+    for name in ("train", "val"):
+        write_classes(tmp_path / name, classes=3)
+    assert opened(tmp_path, held_out=None).notes == ()
+    write_classes(tmp_path / "more", classes=1)
+    (warning,) = opened(tmp_path).notes
+    assert warning.startswith("warning: the folders train and val are no split, for more/class0/0.png lies beside them")
+
+
 def test_databases(tmp_path):
     write_classes(tmp_path / "files")
     write_database(tmp_path / "lmdb", tmp_path / "files")

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 import torch
 
+from tests.data.limits import few_more_files
 from tests.data.pictures import picture, write_folder
 from triptych.core.batch import RawBatch
-from triptych.core.errors import DataError, RunError
+from triptych.core.errors import ConfigError, DataError, RunError
 from triptych.core.rng import permutation
 from triptych.data.config import DataConfig
-from triptych.data.images import ImageSet
+from triptych.data.images import ImageSet, usable_cores
 from triptych.data.loader import Loader, evaluation_batches
 
 COUNT = 10
@@ -197,6 +198,32 @@ def test_a_killed_worker_ends_the_run_with_a_message(images):
         with pytest.raises(RunError, match=r"a loader process was killed.*data.workers"):
             for _ in range(20):
                 next(stream)
+
+
+def test_workers_that_cannot_all_be_started_end_with_a_message(images):
+    """Those that were started are gone: they hear no request to end, and Python would wait for them at its own end for ever."""
+    before, listening = children(), signal.getsignal(signal.SIGCHLD)
+    with few_more_files(40), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        message = r"^40 loader processes could not be started \(Too many open files; [1-9][0-9]* were\): lower data.workers$"
+        with pytest.raises(RunError, match=message):
+            take(images, 1, workers=40)
+        gc.collect()  # what is left of them ends without a word, or pytest says so
+    assert children() == before and signal.getsignal(signal.SIGCHLD) == listening
+    cores = usable_cores()
+    if cores < 40:
+        plural = "" if cores == 1 else "s"
+        assert [str(each.message) for each in said] == [
+            f"data.workers is 40, for {cores} CPU core{plural}: more take memory and are rarely faster"
+        ]
+    assert len(take(images, 1, workers=1)) == 1
+
+
+@pytest.mark.parametrize("workers", [-1, 1025])
+def test_a_number_of_workers_that_no_machine_has(workers):
+    with pytest.raises(ConfigError, match=rf"^workers: got {workers}, expected 0 to 1024, or nothing$"):
+        DataConfig(workers=workers)
+    assert DataConfig(workers=1024).workers == 1024
 
 
 @pytest.mark.parametrize("workers", [0, 1])

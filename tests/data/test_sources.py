@@ -196,7 +196,9 @@ def test_split_folders_are_used(tmp_path):
     assert opened(tmp_path, validation_fraction=0.0).validation is None
 
 
-@pytest.mark.parametrize(("above", "beside"), [("", "montage.png"), ("x/", "more/cat/9.png")])
+@pytest.mark.parametrize(
+    ("above", "beside"), [("", "montage.png"), ("x/", "more/cat/9.png"), ("x/", "montage.png"), ("x/y/", "montage.png")]
+)
 def test_what_lies_beside_split_folders_is_warned_of(tmp_path, above, beside):
     write_folder(tmp_path, [f"{above}{split}/{name}" for split in ("train", "val") for name in NAMES])
     assert opened(tmp_path).notes == ()

@@ -186,6 +186,24 @@ def test_rows_of_an_array_are_passed_over(tmp_path: Path) -> None:
     assert sum(each.training for each in found.classes) == len(data.train)
 
 
+@pytest.mark.parametrize(("fraction", "idle"), [(0.1, ["test"]), (0.0, ["test", "val"])])
+def test_what_a_training_does_not_read_stops_none(tmp_path: Path, fraction: float, idle: list[str]) -> None:
+    write_folder(tmp_path / "images", [f"{split}/{name}" for split in ("train", "val", "test") for name in NAMES])
+    for split in idle:
+        (tmp_path / "images" / split / "cat/1.png").write_bytes(b"")
+        (tmp_path / "images" / split / "cat/2.png").write_bytes(encoded(picture(9, 9)))
+    found = looked(tmp_path / "images", validation_fraction=fraction)
+    (fault,) = [finding for finding in found.findings if finding.fault.name == "unused"]
+    assert {found.key(item): why for item, why in fault.why.items()} == {
+        f"{split}/cat/{k}.png": said for split in idle for k, said in ((1, "empty files"), (2, "smaller than the image size (9x9)"))
+    }
+    assert found.fit and not any(finding.fault.stops for finding in found.findings) and "test/cat/1.png" not in found.quarantine()
+    DataConfig(path=str(tmp_path / "images"), image_size=16, validation_fraction=fraction).open()
+    (tmp_path / "images" / "train/cat/1.png").write_bytes(b"")
+    found = looked(tmp_path / "images", validation_fraction=fraction)
+    assert named(found)["empty"] == ["train/cat/1.png"] and not found.fit and len(named(found)["unused"]) == 2 * len(idle)
+
+
 def test_the_source_itself(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "a.zip").write_bytes(write_zip(tmp_path / "b.zip", folder).read_bytes()[:-40])
     assert named(looked(tmp_path / "a.zip"))["source"][0].startswith(f"{tmp_path}/a.zip: cannot be read as a zip archive")

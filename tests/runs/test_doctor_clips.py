@@ -284,6 +284,44 @@ def test_what_a_list_names_is_held_out_as_in_a_training(root: Path, tmp_path_fac
     assert len(set(of_a)) == 2, "the folder itself is on no side"
 
 
+def test_a_frame_that_no_list_names_is_not_read(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    place = tmp_path_factory.mktemp("databases")
+    (root / "images/b/2.png").write_bytes(b"no image")
+    (root / "labels/b/2.png").write_bytes(b"")
+    for folder in ("images", "labels"):
+        write_database(place / folder, root / folder)
+    (place / "all_filenames.json").write_text(json.dumps({"a": ["0", "1", "2"], "b": ["0", "1"]}))
+    config = settings(place, **lengths(1, 1))
+    assert config.open().train.batch(np.arange(2)).images.shape[0] == 2
+    found = examine(config, workers=0)
+    assert found.fit and [(finding.fault.name, [found.key(k) for k in finding.items]) for finding in found.findings] == [
+        ("unused", ["images/b/2", "labels/b/2"])
+    ]
+    (place / "all_filenames.json").write_text(json.dumps({"a": ["0", "1", "2"], "b": ["0", "1", "2"]}))
+    found = examine(config, workers=0)
+    assert named(found) == {"unreadable": ["images/b/2"], "empty": ["labels/b/2"]}
+
+
+def test_a_frame_that_two_sequences_name_is_warned_of(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """By a training and by the doctor; it is on the side of training where either is."""
+    place = tmp_path_factory.mktemp("databases")
+    for folder in ("images", "labels"):
+        write_database(place / folder, root / folder)
+    parts = {f"a___{k:03d}___": ["0", str(k)] for k in (1, 2)} | {"b": ["0", "1", "2"]}
+    (place / "all_filenames.json").write_text(json.dumps(parts))
+    said = f"warning: {place / 'all_filenames.json'}: 1 frame is in several sequences (a/0 in a___001___ and a___002___): "
+    for fraction in (0.0, 0.5):
+        config = settings(place, **lengths(1, 1, validation_fraction=fraction))
+        data, found = config.open(), examine(config, workers=0)
+        assert [note for note in data.notes if note.startswith(said)] == [note for note in found.notes if note.startswith(said)] != []
+        sides = {found.key(k): found.side(k) for k in range(len(found.rows))}
+        learned = set(map(data.train.source_key, range(len(data.train))))
+        assert learned == {key for key in sides if key.startswith("images") and sides[key] == "training"}
+    assert data.validation is not None and "images/a/0" in learned & set(map(data.validation.source_key, range(len(data.validation))))
+    (place / "all_filenames.json").write_text(json.dumps({"a": ["0", "1"], "b": ["0", "1", "2"]}))
+    assert not any("several" in note for note in config.open().notes)
+
+
 def test_a_missing_folder_and_what_is_said(root: Path) -> None:
     found = examine(settings(root, flow="moves"), workers=0)
     assert [line for finding in found.findings for line in finding.general] == [f"{root}: holds no folder moves (data.flow)"]

@@ -13,7 +13,7 @@ from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.reading import user_path
-from triptych.data.config import ClassesFrom, DataConfig, Source
+from triptych.data.config import MOST_WORKERS, ClassesFrom, DataConfig, Source
 
 if TYPE_CHECKING:
     from triptych.data.examination import Examination, Finding
@@ -107,7 +107,7 @@ class DoctorOptions(Config):
             self.require(place is None or Path(place).suffix in endings, name, f"a name that ends with {endings[0]}")
         self.require(self.image_size is None or self.image_size >= 1, "image_size", "at least 1")
         self.require(self.width is None or self.image_size is not None, "width", "nothing without --image-size")
-        self.require(self.workers is None or 0 <= self.workers <= 1024, "workers", "0 to 1024")
+        self.require(self.workers is None or 0 <= self.workers <= MOST_WORKERS, "workers", f"0 to {MOST_WORKERS}, or nothing")
         self.require(self.source not in ("digits", "latents"), "source", "a source of images that lie at a path")
         if not self.are_pairs:
             for name in ("num_classes", "dont_care", "blank", "width"):

@@ -11,7 +11,7 @@ from triptych.cli.output import show
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
-from triptych.data.config import DataConfig
+from triptych.data.config import MOST_WORKERS, DataConfig
 
 USAGE = "triptych data pack IMAGES --size N --out FILE.npz"
 _SHORT = {**DATA_SIZE, "--resize": "--data.resize"}
@@ -32,7 +32,7 @@ class PackOptions(Config):
 
     def validate(self) -> None:
         self.require(self.out is None or Path(self.out).suffix in (".npz", ".zip"), "out", "a name that ends with .npz or .zip")
-        self.require(self.workers is None or self.workers >= 0, "workers", "0 or more, or nothing")
+        self.require(self.workers is None or 0 <= self.workers <= MOST_WORKERS, "workers", f"0 to {MOST_WORKERS}, or nothing")
 
 
 def configure(arguments: Sequence[str]) -> tuple[PackOptions, DataConfig]:

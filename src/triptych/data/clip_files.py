@@ -42,6 +42,8 @@ class ClipFiles:
     "Of each type the number of each frame's file."
     clips: dict[str, list[int]]
     "The numbers of the frames of each clip, in order, by its name."
+    warning: str = ""
+    "What the log says of frames that are in several clips."
 
 
 def open_clip_files(root: Path, types: Mapping[str, str]) -> ClipFiles:
@@ -125,9 +127,22 @@ def by_list(root: Path, files: Mapping[str, Files], by_stem: Mapping[str, dict[s
             raise DataError(
                 f"{root / name}: has no frame {missing[0]}{more}, which {path} names; make it again with it, or take it out there"
             )
-    return ClipFiles(
-        keys, dict(files), {name: np.array([numbers[key] for key in stored], dtype=np.int64) for name, numbers in by_stem.items()}, clips
-    )
+    numbered = {name: np.array([numbers[key] for key in stored], dtype=np.int64) for name, numbers in by_stem.items()}
+    return ClipFiles(keys, dict(files), numbered, clips, _shared(path, stored, clips))
+
+
+def _shared(path: Path, stored: Sequence[str], clips: Mapping[str, Sequence[int]]) -> str:
+    """A warning of frames that several sequences name; else nothing. `stored`: the key of each frame."""
+    first, others = dict[str, str](), dict[str, str]()
+    for name, numbers in clips.items():
+        for k in numbers:
+            if first.setdefault(stored[k], name) != name:
+                others.setdefault(stored[k], name)
+    if not others:
+        return ""
+    frame, other = next(iter(others.items()))
+    some = f"{len(others):,} frame{' is' if len(others) == 1 else 's are'} in several sequences ({frame} in {first[frame]} and {other})"
+    return f"warning: {path}: {some}: learned with each of them, and where one is held out, its figures flatter"
 
 
 def _sequences(path: Path) -> dict[str, list[str]]:

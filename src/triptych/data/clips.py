@@ -189,7 +189,7 @@ class _Sources:
                 specs.append(InputSpec(name=config.flow, kind="flow"))
         self.specs = tuple(specs)
         self.members = [member_of(spec, files, numbers, path, root) for spec in self.specs if spec.kind != "flow"]
-        self.notes = tuple(note for one in files.values() for note in one.notes)
+        self.notes = (*(note for one in files.values() for note in one.notes), *filter(None, [found.warning]))
         short = next((name for name, frames in clips.items() if len(frames) < config.length.first + config.references), None)
         if short is not None:
             count = len(clips[short])

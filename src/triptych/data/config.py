@@ -20,6 +20,8 @@ ClassesFrom = Literal["auto", "folder", "prefix", "json", "none"]
 """Where the class of a file is: its sub-folder, its name up to the first _, or dataset.json; auto: that, or sub-folders that hold all."""
 AS_STORED: Mapping[str, Any] = {"background": None, "profiles": "ignore"}
 """Settings by which colours are read as they lie: so do guided-diffusion, Glow and imaginaire, and so did versions without them."""
+MOST_WORKERS = 1024
+"""Loader processes, beyond which a number is a slip: they would take a machine's memory before they load anything."""
 _COLOURS = {"black": (0, 0, 0), "grey": (128, 128, 128), "white": (255, 255, 255)}
 
 
@@ -105,7 +107,7 @@ class DataConfig(Config):
         self.require(0 < self.latent_std < float("inf"), "latent_std", "a positive number")
         self.require(0 <= self.validation_fraction < 1, "validation_fraction", "0 or more and below 1")
         self.require(0 <= self.most_errors <= 1, "most_errors", "0 to 1")
-        self.require(self.workers is None or self.workers >= 0, "workers", "0 or more, or nothing")
+        self.require(self.workers is None or 0 <= self.workers <= MOST_WORKERS, "workers", f"0 to {MOST_WORKERS}, or nothing")
 
     @property
     def truth_folder(self) -> str | None:

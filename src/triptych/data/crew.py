@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
 
 from triptych.core.errors import RunError
+from triptych.core.files import explain
 from triptych.core.parent import end_with
 
 T = TypeVar("T")
@@ -46,7 +47,11 @@ def made_of(
     try:
         while waiting or any(worker.piece is not None for worker in crew):
             while waiting and len(crew) < workers:
-                crew.append(_Worker(make, seconds))
+                try:
+                    crew.append(_Worker(make, seconds))
+                except OSError as error:  # of too many open files, too many processes
+                    why = f"{explain(error)}; {len(crew)} were"
+                    raise RunError(f"{workers} processes that look at images could not be started ({why}): lower --workers") from error
             for worker in crew:
                 if worker.piece is None and waiting:
                     worker.give(*waiting.popleft())

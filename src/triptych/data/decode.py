@@ -82,7 +82,20 @@ def open_image(data: bytes) -> Iterator[ImageFile.ImageFile]:
     except Image.DecompressionBombError:
         raise ValueError(f"more than {MOST_PIXELS:,} pixels") from None
     with image, _silent_tiff(image):
+        _scale_transparency(image)
         yield image
+
+
+def _scale_transparency(image: ImageFile.ImageFile) -> None:
+    """The colour of a PNG that is transparent, in the 8 bits that Pillow decodes to: it leaves it in those of the file."""
+    if image.format != "PNG" or not image.tile:
+        return
+    colour, depth = image.info.get("transparency"), str(image.tile[0][3])
+    spread = _SPREAD.get(depth, 1)
+    if isinstance(colour, int) and colour <= _BYTE // spread:
+        image.info["transparency"] = colour * spread
+    elif isinstance(colour, tuple) and depth == "RGB;16B":
+        image.info["transparency"] = tuple(level >> 8 for level in colour)
 
 
 @functools.cache

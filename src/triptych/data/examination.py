@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,11 @@ class Finding:
     def count(self) -> int:
         """How many images have it; of a fault of the source, how many there are; of clips, how many have it."""
         return len(self.items) or len(self.general)
+
+    def reason(self, item: int) -> str:
+        """The fault, and what is to be said of an image."""
+        said = self.why.get(item)
+        return self.fault.title + (f" ({said})" if said else "")
 
 
 @dataclass(frozen=True)
@@ -119,9 +124,7 @@ class Examination:
             if finding.fault.stops:
                 items: list[int] = finding.items.tolist()
                 for item in items:
-                    said = finding.why.get(item)
-                    key = self.key(leaders.get(item, item))
-                    why.setdefault(key, finding.fault.title + (f" ({said})" if said else ""))
+                    why.setdefault(self.key(leaders.get(item, item)), finding.reason(item))
             elif finding.fault.name.startswith("copies") and self.subjects.pairs is None:
                 for group in finding.groups:
                     kept, *others = group[np.argsort((self._sides()[group] + 1) % len(SIDES), kind="stable")].tolist()
@@ -197,8 +200,8 @@ def concluded(
     usable = targets & rows["decoded"] & ~left_out
     own = np.arange(len(rows)) < len(subjects)
     notes = list(subjects.notes)
-    findings = [*_complaints(subjects, left_out), *_single(rows, own, usable, reasons, notes)]
-    findings += _sizes_of_pairs(subjects, rows, left_out)
+    read = [*_single(rows, own, usable, reasons, notes), *_sizes_of_pairs(subjects, rows, left_out)]
+    findings = [*_complaints(subjects, left_out), *_excused(read, sides == UNUSED)]
     findings += _duplicates(rows, sides, usable)
     classes = _classes(subjects, left_out)
     findings += _balance(classes)
@@ -272,6 +275,18 @@ def _single(
         notes.append("all images are grey: --data.channels 1 trains on one channel")
     elif count:
         notes.append(f"{count:,} of {total:,} images are grey, the others in colour")
+
+
+def _excused(findings: Iterable[Finding], unused: np.ndarray) -> Iterator[Finding]:
+    """The findings, where what no training reads stops none. `unused`: which images these are, bool (n,)."""
+    for finding in findings:
+        idle, rest = (finding.items[which] for which in (unused[finding.items], ~unused[finding.items]))
+        if not finding.fault.stops or not len(idle):
+            yield finding
+            continue
+        yield Finding(BY_NAME["unused"], idle, why={item: finding.reason(item) for item in idle.tolist()})
+        if len(rest):
+            yield replace(finding, items=rest)
 
 
 def _sizes_of_pairs(subjects: Subjects, rows: np.ndarray, left_out: np.ndarray) -> Iterator[Finding]:

@@ -48,6 +48,7 @@ FAULTS = (
     Fault("short", True, "clips of fewer frames than a training begins with", "add frames, lower --length.first, or remove it"),
     Fault("longest", True, "no clip to train on has the most frames of a training", "give longer clips, or lower --length.most"),
     Fault("classes", True, "maps with classes out of range", "raise --num-classes, or set --dont-care or --blank"),
+    Fault("unused", False, "could not be used, but no training reads them", "mend them, if they are for something else"),
     Fault("huge", False, "so large that they were not decoded here", "make it smaller: each loader process needs that much memory"),
     Fault("misnamed", False, "contents of another format than the ending", "rename it; it is read by its contents"),
     Fault("animated", False, "animations or several pages", "only the first frame is used"),

@@ -84,7 +84,8 @@ class FewShotDataConfig(DataConfig):
             class_names=tuple(names),
             inputs=(*styles, InputSpec(name=STYLE_LABELS, kind="labels", num_classes=len(names))),
         )
-        return Data(train, images(validation, "validation") if len(validation) else None, spec, (*files.notes, *left_out.notes()))
+        notes = (*files.notes, *left_out.notes(), *filter(None, [paths.warning]))
+        return Data(train, images(validation, "validation") if len(validation) else None, spec, notes)
 
 
 class FewShotImages(ImageSet):

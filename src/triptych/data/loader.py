@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import functools
 import itertools
+import multiprocessing
 import os
 import signal
 import threading
+import traceback
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,10 +25,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from triptych.core.batch import RawBatch, share
 from triptych.core.errors import DataError, RunError
+from triptych.core.files import explain
 from triptych.core.memory import available_memory, in_bytes, kills_for_memory
 from triptych.core.parent import end_with
 from triptych.core.rng import permutation
-from triptych.data.images import ImageSet
+from triptych.data.images import ImageSet, usable_cores
 from triptych.data.stored import BadImage
 
 _PREFETCHED = 2  # batches ahead, of each worker
@@ -59,6 +62,11 @@ class Loader:
         self._bad = {} if bad is None else bad
         if len(images) < batch_size and rank == 0:
             warnings.warn(f"{len(images)} training images fill no batch of {batch_size}: batches repeat images", stacklevel=2)
+        if self._workers > (cores := usable_cores()) and rank == 0:
+            said = (
+                f"data.workers is {self._workers}, for {cores} CPU core{'' if cores == 1 else 's'}: more take memory and are rarely faster"
+            )
+            warnings.warn(said, stacklevel=2)
 
     def batches(self, start: int) -> Iterator[RawBatch]:
         """This process's share of each batch, from position `start` (images seen so far) on; `index` holds the positions.
@@ -166,19 +174,7 @@ def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int, bad:
             yield loaded.batch()
         return
     kills, heard = kills_for_memory(), signal.getsignal(signal.SIGCHLD)
-    iterator = iter(
-        DataLoader(
-            samples,
-            batch_sampler=indices,  # pyright: ignore[reportArgumentType]  (arrays of numbers instead of lists)
-            num_workers=workers,
-            collate_fn=lambda loaded: loaded,
-            worker_init_fn=functools.partial(_start_worker, parent=os.getpid()),
-            prefetch_factor=_PREFETCHED,
-            pin_memory=torch.cuda.is_available() and torch.cuda.is_initialized(),  # not for a run on the CPU
-            # Workers inherit open archives and arrays in memory, which other methods would copy.
-            multiprocessing_context="fork",
-        )
-    )
+    iterator = _started(samples, indices, workers)
     if threading.current_thread() is threading.main_thread():
         # PyTorch's handler would raise that a worker is gone wherever this thread is, as in a step. The next wait for images tells.
         signal.signal(signal.SIGCHLD, heard or signal.SIG_DFL)
@@ -203,6 +199,41 @@ def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int, bad:
             if process.is_alive():  # it did not end when asked, and no signal but this one is heard
                 process.kill()
                 process.join()
+
+
+def _started(samples: _Samples, indices: Iterable[np.ndarray], workers: int) -> Iterator[Any]:
+    """What the loader processes make. Raises RunError where the system does not give so many."""
+    others = set(multiprocessing.active_children())
+    loader = _Quiet(
+        samples,
+        batch_sampler=indices,  # pyright: ignore[reportArgumentType]  (arrays of numbers instead of lists)
+        num_workers=workers,
+        collate_fn=lambda loaded: loaded,
+        worker_init_fn=functools.partial(_start_worker, parent=os.getpid()),
+        prefetch_factor=_PREFETCHED,
+        pin_memory=torch.cuda.is_available() and torch.cuda.is_initialized(),  # not for a run on the CPU
+        # Workers inherit open archives and arrays in memory, which other methods would copy.
+        multiprocessing_context="fork",
+    )
+    try:
+        return iter(loader)
+    except OSError as error:
+        begun = set(multiprocessing.active_children()) - others
+        for process in begun:  # Python would wait for them at its end, and they hear no signal but this one
+            process.kill()
+            process.join()
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if hasattr(made := frame.f_locals.get("self"), "_shutdown_workers"):
+                setattr(made, "_shutdown", True)  # noqa: B010  (what is half made fails as it ends, and Python prints that)
+        reason = f"{explain(error)}; {len(begun)} were"
+        raise RunError(f"{workers} loader processes could not be started ({reason}): lower data.workers") from error
+
+
+class _Quiet(DataLoader):
+    """PyTorch's loader, which says at each start, twice, that there are more workers than cores; `Loader` says it once."""
+
+    def check_worker_number_rationality(self) -> None:
+        """Nothing."""
 
 
 def _lost(said: str, *, killed: bool, for_memory: bool) -> str:

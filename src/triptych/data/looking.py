@@ -309,7 +309,7 @@ def _foreign_profile(profile: bytes) -> str | None:
 
 def _look_through(image: Image.Image, look: Look) -> None:
     """Looks for transparent pixels, and for what lies beneath them."""
-    if image.mode == "P" and "transparency" in image.info:
+    if image.mode in ("1", "L", "P", "RGB") and "transparency" in image.info:  # of one colour, or of a palette
         image = image.convert("RGBA")
     if image.mode not in ("RGBA", "LA", "PA"):
         return

@@ -55,12 +55,15 @@ class Paths:
 
 def parsed(names: list[str]) -> Paths:
     """The paths of a data set. Top folders named train and val (or valid, validation, test) are a split."""
-    parts = _without_shared_folder([name.split("/") for name in names])
-    tops = {path[0] if len(path) > 1 else "": path for path in reversed(parts)}
+    whole = [name.split("/") for name in names]
+    depth = _shared_folders(whole, kept=1)
+    parts = [path[depth:] for path in whole]
+    below = _shared_folders(whole, kept=0)  # more only where a file lies in the last shared folder itself
+    tops = {path[below] if len(path) > below + 1 else "": path for path in reversed(whole)}
     held = held_out_folder(tops)
     if TRAINING not in tops or held is None:
         return Paths(parts, [None] * len(parts))
-    beside = next((path for top, path in tops.items() if top not in (TRAINING, *_HELD_OUT)), None)
+    beside = next((path[below:] for top, path in tops.items() if top not in (TRAINING, *_HELD_OUT)), None)
     if beside is None:
         return Paths([path[1:] for path in parts], [path[0] for path in parts])
     why = f"the folders {TRAINING} and {held} are no split, for {'/'.join(beside)} lies beside them"
@@ -68,12 +71,12 @@ def parsed(names: list[str]) -> Paths:
     return Paths(parts, [None] * len(parts), warning)
 
 
-def _without_shared_folder(parts: list[list[str]]) -> list[list[str]]:
-    """Strips leading folders that hold everything, but never the last folder above a file: that one may be a class."""
+def _shared_folders(paths: list[list[str]], *, kept: int) -> int:
+    """How many leading folders hold everything. `kept`: 1, without the last folder above any file, for that one may be a class; or 0."""
     depth = 0
-    while parts and all(len(path) > depth + 2 and path[depth] == parts[0][depth] for path in parts):
+    while paths and all(len(path) > depth + 1 + kept and path[depth] == paths[0][depth] for path in paths):
         depth += 1
-    return [path[depth:] for path in parts]
+    return depth
 
 
 def divided(paths: Paths, *, validation_fraction: float) -> tuple[np.ndarray, np.ndarray]:

@@ -321,6 +321,7 @@ def _matched(config: PairedDataConfig, path: Path, folders: Sequence[Path], left
                 counts = _frame_counts(together, by_stem[0])
             else:  # nothing else is read by a training
                 keys, together, alone = listed.keys, listed.clips, []
+                subjects.notes += tuple(filter(None, [listed.warning if side == TRAIN else ""]))
                 members = np.stack([listed.numbers[name] for name in types], axis=1).tolist()
                 counts = {name: len(clip) for name, clip in together.items()}
                 subjects.sides[np.setdiff1d(np.arange(first, len(subjects)), members)] = UNUSED
@@ -333,9 +334,10 @@ def _matched(config: PairedDataConfig, path: Path, folders: Sequence[Path], left
         if len(folders) == 1 and len(kept):
             there = set(kept.tolist())
             names = [name for name, group in together.items() if there.issuperset(group)]
-            for chosen in held_out(names, fraction=config.validation_fraction)[1]:
-                for k in together[names[int(chosen)]]:
-                    subjects.sides[members[k]] = HELD_OUT
+            chosen, rest = held_out(names, fraction=config.validation_fraction)
+            for numbers, where in ((rest, HELD_OUT), (chosen, TRAIN)):  # a frame of several clips is learned where one of them is
+                for k in (k for number in numbers for k in together[names[int(number)]]):
+                    subjects.sides[members[k]] = where
     for frame, item in subjects.beside:
         subjects.sides[item] = subjects.sides[frame]
     if not pairs:

@@ -43,7 +43,7 @@ from triptych.runs.work import Part, Within, Work, done
 
 PIECE = 128
 """Images that a process looks at before it says what it found."""
-_VERSION = 3
+_VERSION = 4
 
 
 def examine(
