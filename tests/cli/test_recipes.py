@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
+import re
 import shutil
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -54,6 +55,12 @@ def test_every_recipe_can_be_loaded_and_is_described() -> None:
         assert RunConfig.from_dict(config.to_dict()) == config, name
 
 
+def test_descriptions_call_recipes_by_the_names_that_commands_take() -> None:
+    others = {name.replace("-", "_") for name in recipes() if "-" in name}
+    for name, recipe in recipes().items():
+        assert not others & set(re.findall(r"\w+", recipe.description)), name
+
+
 def test_reading_the_source_finds_what_importing_finds() -> None:
     """In every module of the folder, so that a new one needs no registration."""
     for found in pkgutil.iter_modules(triptych.recipes.__path__):
@@ -89,6 +96,8 @@ def test_an_unknown_recipe_names_the_nearest(capsys: pytest.CaptureFixture[str])
         assert str(caught.value) == expected
     assert main(["train", "adm-digit"]) == 2
     assert capsys.readouterr().err == f"triptych: error: {expected}\n"
+    with pytest.raises(ConfigError, match='"ADM-Digits"; did you mean "adm-digits"?'):
+        find_recipe("ADM-Digits")
 
 
 def test_the_verb_prints_the_table_or_one_recipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,12 +17,14 @@ from triptych.cli import init, train
 from triptych.cli.main import main
 from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.errors import ConfigError, DataError
+from triptych.data.config import DataConfig
 from triptych.engine.distributed import close_world
 from triptych.engine.run_directory import RunDirectory
 from triptych.recipes.catalogue import load_recipe
 from triptych.runs import choosing
 from triptych.runs.choosing import Candidate, Choice, as_json, as_toml, augmentation, choose, few, settings_for
 from triptych.runs.data_look import Look, Pairs, look
+from triptych.runs.opening_lines import long_warmup
 from triptych.runs.stored import outline
 
 PHOTOS = Look(Path("/data/photos"), "folder", 3_000, (96, 200, 500), (300, 240), 3, None)
@@ -230,6 +232,16 @@ def test_the_run_fills_the_hours(seen, hours, machine):
     assert settings.total_images % settings.batch_size == 0
 
 
+@pytest.mark.parametrize(("rate", "share"), [(100.0, 0.1), (400.0, None)])
+def test_the_learning_rate_rises_over_a_tenth_of_a_short_run(machine, rate, share):
+    """That of glow-cifar10 rises over 500,000 images, a quarter of what six hours see at 100 a second."""
+    machine(rate)
+    choice = chosen(dataclasses.replace(PHOTOS, sides=(48, 60, 62)), family="flow")
+    assert choice.recipe == "glow-cifar10" and choice.config.optim.warmup_share == share
+    assert not list(long_warmup(choice.config))
+    assert ("rises over" in dict(choice.reasons).get("learning rate", "")) == (share is not None)
+
+
 def test_what_takes_long_beside_the_steps_is_done_less_often():
     """In 1,000 seconds a tenth goes to each: checkpoints of 20 s five times, evaluations of 50 s once after 40 s of the reference."""
     found = dataclasses.replace(PLAN, checkpoint_seconds=20.0)
@@ -337,8 +349,9 @@ def test_details_of_the_data(machine):
 def test_a_border_is_as_wide_on_both_sides(side, pad, enlarged):
     """A pixel more on one side cannot be said, and without it these images would be too small."""
     seen = dataclasses.replace(DIGITS, sides=(side, side, side), shape=(side, side))
-    data = settings_for(seen, Candidate("stylegan2-mnist", 32, 0, ""), [])["data"]
-    assert (data.get("pad", 0), data.get("enlarge", False)) == (pad, enlarged)
+    candidate = Candidate("stylegan2-mnist", 32, 0, "")  # which has a border of 2 pixels, for MNIST
+    data = load_recipe(candidate.recipe).updated(settings_for(seen, candidate, [])).data
+    assert isinstance(data, DataConfig) and (data.pad, data.enlarge) == (pad, enlarged)
 
 
 def test_a_few_small_images_do_not_choose_the_size(tmp_path, machine):
@@ -374,6 +387,16 @@ def test_grey_photos_are_neither_turned_nor_mirrored(machine):
     assert choice.config.model.augmentation.p == 0 and not choice.config.data.flip  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("changes", [{"count": 20_000}, {"channels": 1}])
+def test_what_is_said_to_be_augmented_no_more_is_not_moved(machine, changes):
+    """Of glow-cifar10 too, whose own images are."""
+    assert load_recipe("glow-cifar10").data.augment == "shift"  # type: ignore[attr-defined]
+    machine(400.0)
+    choice = chosen(dataclasses.replace(PHOTOS, sides=(48, 60, 62), **changes), family="flow")
+    assert choice.recipe == "glow-cifar10" and "no more: " in dict(choice.reasons)["augmentation"]
+    assert choice.config.data.augment == "none"  # type: ignore[attr-defined]
+
+
 def test_few_images_are_said_to_be_copied():
     (line,) = few(dataclasses.replace(PHOTOS, count=999), "stylegan2-digits")
     assert "copies" in line and "--init-from" in line and "ADA" in line
@@ -387,7 +410,7 @@ def test_few_images_are_said_to_be_copied():
 def test_few_grey_images_are_not_called_enough():
     reasons: list[tuple[str, str]] = []
     grey = dataclasses.replace(PHOTOS, count=500, channels=1)
-    assert augmentation(grey, "glow-digits", reasons) == {}
+    assert augmentation(grey, "glow-digits", reasons) == {"data": {"augment": "none"}}
     ((_, why),) = reasons
     assert "enough" not in why and "characters that are moved or turned" in why
     (line,) = few(grey, "edm-digits")
@@ -437,7 +460,7 @@ def test_what_a_plan_warns_of_is_said(machine, monkeypatch):
     measured = choosing.plan
     monkeypatch.setattr(choosing, "plan", lambda config, **given: dataclasses.replace(measured(config, **given), free_disk=1))
     epochs, disk = chosen(PHOTOS, hours=2.0).warnings
-    assert "the checkpoints take 4 MB and the disk has 1" in disk and "of its 1,000 images" in epochs
+    assert "checkpoints and snapshots take up to 4 MB and the disk has 1" in disk and "of its 1,000 images" in epochs
     assert len(chosen(PHOTOS, hours=0.1).warnings) == 1
     machine(1000.0, memory=dataclasses.replace(MEMORY, free_bytes=2 * 10**9 + 2 * 10**8))
     assert not chosen(PHOTOS, hours=1.0).warnings
@@ -557,6 +580,16 @@ def test_what_cannot_be_used_is_one_line(arguments, line, tmp_path, monkeypatch,
     (tmp_path / "there").mkdir()
     assert main(["init", *arguments]) == 2
     assert line in capsys.readouterr().err and not list(tmp_path.glob("*.toml"))
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="has no /proc")
+@pytest.mark.parametrize("out", ["/proc/x.toml", "/proc/new/x.json"])
+def test_a_place_that_takes_no_files_is_refused_before_anything_is_measured(out, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(choosing, "choose", lambda *_, **__: pytest.fail())
+    write_folder(tmp_path / "photos", ["0.png"], size=(40, 36))
+    assert main(["init", str(tmp_path / "photos"), "--out", out]) == 2
+    said = capsys.readouterr().err
+    assert f"cannot write {out}: " in said and "choose another --out" in said and said.count("\n") == 1
 
 
 def test_a_run_directory_that_is_free(tmp_path, monkeypatch):

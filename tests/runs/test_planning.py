@@ -116,9 +116,19 @@ def test_data_too_few_and_too_many_at_the_borders(total, word):
     assert lines == [] if word is None else word in lines[0] and len(lines) == 1
 
 
+def test_clips_are_called_clips(tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "measured_apart", lambda task: ANSWER | {"seconds": [1.0], "peak_bytes": task.batches[-1]})
+    config = light("vid2vid-maps64").updated({"train": {"total_images": 1_000_000}})
+    found = plan(config, directory=tmp_path / "none", device="cpu")
+    assert f"of its {found.training_images} clips " in found.warnings()[-1]
+    assert f"data            {found.training_images} clips, " in "\n".join(cli.lines_of(found))
+
+
 def test_a_disk_too_small_and_a_memory_too_small_are_warned_of():
     (disk,) = dataclasses.replace(PLAN, free_disk=3_999_999).warnings()
-    assert "4 MB" in disk and "--run" in disk
+    assert "4 MB" in disk and "--train.keep-last, --train.keep-every" in disk and "--run" in disk
+    assert not dataclasses.replace(PLAN, free_disk=10**6, lying_bytes=3 * 10**6).warnings(), "of four, three are there"
+    assert dataclasses.replace(PLAN, free_disk=10**6, lying_bytes=3 * 10**6 - 1).warnings()
     (memory,) = dataclasses.replace(PLAN, memory=dataclasses.replace(MEMORY, free_bytes=1_999_999_999)).warnings()
     assert "--train.microbatch 2" in memory or "smaller" in memory
     roomy = dataclasses.replace(MEMORY, free_bytes=2 * 10**9 + 10**6)
@@ -207,6 +217,8 @@ def test_what_is_still_to_come():
     assert times_due(None, 0, 1_000, step=10) == 1 and times_due(100, 1_000, 1_000, step=10) == 0
     assert times_due(1, 0, 1_000, step=300) == 4, "an iteration passes many of them, and something happens once"
     assert times_due(1, 900, 1_000, step=300) == 1
+    assert times_due(500, 0, 1_000, step=10, also=100) == times_due(None, 0, 1_000, step=10, also=100) == 10
+    assert times_due(300, 0, 1_000, step=10, also=400) == 6 and times_due(300, 350, 1_000, step=10, also=200) == 5, "600 comes once"
 
 
 def test_what_lies_on_the_disk_at_once():
@@ -217,10 +229,11 @@ def test_what_lies_on_the_disk_at_once():
         return kept_bytes(dataclasses.replace(recipe, train=train), 100, 10, step=10)
 
     assert kept(keep_last=2) == 400  # the best one, and one that is being written
-    assert kept(keep_last=1, keep_every=250) == 700
+    assert kept(keep_last=1, keep_every=250) == 600, "250, 500, 750, the newest, the best, and 1,000 while it is written"
+    assert kept(keep_last=1, keep_every=300) == 600 and kept(keep_last=1, keep_every=1_000) == 300
     assert kept(ema_lengths=(0.1,), snapshot_every=100) == 400 + 100
     assert kept(ema_lengths=(0.1,), snapshot_every=100, snapshot_precision="fp16") == 400 + 50
-    assert kept(keep_last=10**6) == kept(keep_last=60, keep_every=10) == 10_200, "of 100 iterations"
+    assert kept(keep_last=10**6) == kept(keep_last=60, keep_every=10) == 10_100, "of 100 iterations, and one that is being written"
     assert kept(ema_lengths=(0.1,), snapshot_every=1) == 400 + 1_000
 
 
@@ -374,8 +387,12 @@ def test_nothing_is_measured_for_a_run_that_could_not_begin(tmp_path):
             plan(small(tmp_path), directory=place, device="cpu", say=pytest.fail)
 
 
-def test_what_a_run_refuses_its_plan_refuses_too(tmp_path):
+def test_a_plan_of_a_run_refuses_what_that_refuses_and_counts_what_it_has(tmp_path, monkeypatch):
     run = train(light("glow-digits"), tmp_path / "run", device="cpu")
+    checkpoints = list((run.directory / "checkpoints").rglob("*.*"))
+    monkeypatch.setattr(planning, "measured_apart", lambda task: ANSWER | {"seconds": [1.0], "peak_bytes": task.batches[-1]})
+    later = plan(run.config.updated({"train": {"total_images": 48}}), directory=run.directory, device="cpu")
+    assert later.lying_bytes == sum(file.stat().st_size for file in checkpoints) > 0
     for changes, words in (
         ({"train": {"total_images": 1}}, "train.total_images: got 1, but the run has seen 24 images of 24"),
         ({"train": {"seed": 5}}, "train.seed: "),
@@ -434,6 +451,25 @@ def test_where_memory_ends_smaller_sizes_are_tried(fitting, tried, most, tmp_pat
     assert (asked, found.memory.most) == (tried, most)
     assert found.memory.largest == most or (most is None and found.memory.largest > 64)  # type: ignore[operator]
     assert bool(found.warnings() and "64 images at once do not fit" in found.warnings()[-1]) == (most is not None)
+
+
+def test_a_model_that_draws_nothing_has_no_grids(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan_probe, "_LOADER_SECONDS", 0.01)
+    config = shrunk("classifier-digits").updated({"train": {"batch_size": 2, "validate_images": 2}, "data": {"workers": 0}})
+    found = here(Task(config.to_dict(), "cpu", (2,), None, 0.01, other=True))
+    assert found["grid_seconds"] is None and found["validation_seconds"] > 0
+    monkeypatch.setattr(planning, "measured_apart", lambda task: found)
+    drawn = plan(config, directory=tmp_path / "none", device="cpu")
+    assert (drawn.counts["grids"], drawn.grid_seconds) == (0, 0.0) and drawn.counts["validations"] > 0
+
+
+def test_checkpoints_that_are_kept_for_good_are_counted_though_others_are_rarer(tmp_path, monkeypatch):
+    """The last one too: at 150, 300, 450 and 600, and of the others at 400."""
+    monkeypatch.setattr(planning, "measured_apart", lambda task: ANSWER | {"seconds": [1.0], "peak_bytes": task.batches[-1]})
+    for settings, count, first in (({"keep_every": 150}, 5, 150), ({"keep_every": 450}, 3, 400), ({}, 2, 400)):
+        config = small(tmp_path).updated({"train": {"checkpoint_every": 400, "checkpoint_minutes": None, **settings}})
+        found = plan(config, directory=tmp_path / "none", device="cpu")
+        assert (found.checkpoints, found.images_to_checkpoint) == (count, first)
 
 
 @pytest.mark.parametrize(("microbatch", "batches", "whole"), [("auto", (6,), True), (None, (6,), True), (3, (3, 6), False)])

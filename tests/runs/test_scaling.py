@@ -276,6 +276,14 @@ def planned(
     return planning.plan(config, directory="runs/none", device="cpu", machines=machines), asked
 
 
+def test_what_comes_once_an_iteration_is_counted_by_the_iterations_of_all_processes(monkeypatch):
+    """Ten of 64 images, where a process that counted its own 4 would have 160: so checkpoints, what is kept, and grids."""
+    every = {"total_images": 640, "keep_every": 8, "sample_every": 8, "checkpoint_minutes": None, "keep_last": 1}
+    found, _ = planned(monkeypatch, Machines(16, 16, within=1e9, between=1e9, latency=0.0), {"train": every})
+    assert (found.checkpoints, found.counts["grids"]) == (10, 10)
+    assert found.kept_bytes == 11 * found.checkpoint_bytes, "one is being written"
+
+
 def test_the_plan_of_several_processes(monkeypatch):
     """Each of 16 has 4 of the 64 images; two share a device, so 2 s become 4, and their grids take an eighth."""
     machines = Machines(16, 8, within=1e9, between=1e8, latency=0.0, sharing=2)
@@ -346,12 +354,14 @@ def test_one_process_is_planned_as_before():
         ({"between": 5.0}, "between"),
         ({"latency": 3.0}, "latency"),
         ({"processes": 2, "sharing": 3}, "sharing"),
+        ({"sharing": 2}, "sharing"),
     ],
 )
 def test_options_that_make_no_sense(options, setting):
     with pytest.raises(ConfigError) as caught:
         cli.PlanOptions(**options)
     assert caught.value.setting.endswith(setting)
+    assert "processes" in options or "without --processes" in str(caught.value)
 
 
 def test_weights_on_no_device_are_planned_alike():

@@ -44,7 +44,7 @@ class PlanOptions(TrainOptions):
     """What is planned, and how long it is measured."""
 
     seconds: float = 15.0
-    "Seconds of iterations that are measured at each of two or three sizes."
+    "Seconds of iterations that are measured at each of two to four sizes."
     processes: int = 1
     "Processes of the run, one for each GPU, on machines that are alike. One process is measured here, with its share of the batch."
     machine_processes: int | None = None
@@ -74,7 +74,8 @@ class PlanOptions(TrainOptions):
             if field.name in ("within", "between", "latency"):
                 used = self.processes > 1 or getattr(self, field.name) == field.default
                 self.require(used, field.name, "nothing without --processes, for one process sends nothing")
-        self.require(1 <= self.sharing <= self.processes, "sharing", f"1 to the {self.processes} processes")
+        wanted = f"1 to {self.processes}, all of the processes" if self.processes > 1 else "1 without --processes"
+        self.require(1 <= self.sharing <= self.processes, "sharing", wanted)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -153,7 +154,7 @@ def lines_of(plan: Plan) -> Iterator[str]:
     yield f"                {hours(plan.seconds_to_checkpoint)} to the next checkpoint"
     disk = f"{in_bytes(plan.kept_bytes)} at most ({in_bytes(plan.checkpoint_bytes)} a checkpoint)"
     yield f"disk            {disk}; {in_bytes(plan.free_disk)} free"
-    yield f"data            {counted(plan.training_images, 'image')}, {rounded(plan.epochs)} epochs"
+    yield f"data            {counted(plan.training_images, plan.sample)}, {rounded(plan.epochs)} epochs"
     missing = NOT_COUNTED[plan.device == "cpu"] if plan.scaled is None else (_SMALL, *NOT_COUNTED[plan.device == "cpu"][1:])
     yield f"not counted     {', '.join(missing)}"
     for warning in plan.warnings():

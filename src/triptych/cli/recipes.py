@@ -41,6 +41,7 @@ def table(*, columns: int) -> str:
                 )
                 lines += wrapped or [start.rstrip()]
         lines.append("")
+    lines += textwrap.wrap("Parameters of a GAN are those of its generator; behind a + stand those of its discriminator.", columns)
     lines += ["triptych recipes RECIPE        describes one", "triptych train RECIPE --help   lists its settings"]
     return "\n".join(lines)
 

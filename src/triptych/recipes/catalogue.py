@@ -80,7 +80,7 @@ def find_recipe(name: str) -> Recipe:
     """The recipe of that name; raises ConfigError with the nearest one."""
     catalogue = recipes()
     if name not in catalogue:
-        raise ConfigError("", f'unknown recipe "{name}"{nearest(name, catalogue)} (triptych recipes lists them)')
+        raise ConfigError("", f'unknown recipe "{name}"{nearest(name.lower(), catalogue)} (triptych recipes lists them)')
     return catalogue[name]
 
 

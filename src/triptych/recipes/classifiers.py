@@ -46,7 +46,7 @@ def classifier_imagenet64() -> RunConfig:
 
     The network of the published 64x64_classifier, with the cosine schedule of the model that it guides. Its training is that of the
     paper's Table 12 (Dhariwal and Nichol 2021, arXiv 2105.05233): 300,000 steps of 1024 images at learning rate 6e-4, weight decay 0.2;
-    all else as in classifier_imagenet128. data.path is a folder with one sub-folder for each class.
+    all else as in classifier-imagenet128. data.path is a folder with one sub-folder for each class.
     """
     recipe = _imagenet(64, depth=4, schedule="cosine", batch_size=1024, microbatch=256)
     return replace(recipe, optim=replace(recipe.optim, learning_rate=6e-4, weight_decay=0.2))
@@ -65,7 +65,7 @@ def classifier_imagenet128() -> RunConfig:
 def classifier_imagenet256() -> RunConfig:
     """Classifier of noisy ImageNet, 256x256, 54M parameters.
 
-    The network of the published 256x256_classifier; the training is that of classifier_imagenet128, but 500,000 steps (the paper's
+    The network of the published 256x256_classifier; the training is that of classifier-imagenet128, but 500,000 steps (the paper's
     Table 12). It guides class-conditional and unconditional models. data.path is a folder with one sub-folder for each class.
     """
     return _imagenet(256, steps=500_000, microbatch=64)
@@ -74,7 +74,7 @@ def classifier_imagenet256() -> RunConfig:
 def classifier_imagenet512() -> RunConfig:
     """Classifier of noisy ImageNet, 512x512, 54M parameters.
 
-    The network of the published 512x512_classifier; the training is that of classifier_imagenet128, but 500,000 steps (the paper's
+    The network of the published 512x512_classifier; the training is that of classifier-imagenet128, but 500,000 steps (the paper's
     Table 12). data.path is a folder with one sub-folder for each class.
     """
     return _imagenet(512, steps=500_000, microbatch=16)

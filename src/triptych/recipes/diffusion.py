@@ -96,7 +96,7 @@ def adm_cifar10() -> RunConfig:
 def adm_cifar10_vlb() -> RunConfig:
     """Improved DDPM on CIFAR-10 trained on the variational bound alone, for likelihood.
 
-    As adm_cifar10, with the bound as the loss and timesteps drawn by their losses, improved-diffusion's cifar10_uncond_vlb_50M_500K.
+    As adm-cifar10, with the bound as the loss and timesteps drawn by their losses, improved-diffusion's cifar10_uncond_vlb_50M_500K.
     Published: 2.94 bits per dimension, FID 11.47 (Nichol and Dhariwal 2021, Table 2).
     """
     return _on_the_bound(adm_cifar10())
@@ -106,7 +106,7 @@ def adm_imagenet64_uncond() -> RunConfig:
     """Improved DDPM on ImageNet without labels, 64x64, hybrid loss, 121M parameters.
 
     The settings published with improved-diffusion's imagenet64_uncond_100M_1500K: T = 4000, cosine, 1,500,000 steps of 128 images at
-    learning rate 1e-4, no dropout, else as adm_cifar10. Published: FID 19.2 and 3.57 bits per dimension with all 4000 steps (Nichol and
+    learning rate 1e-4, no dropout, else as adm-cifar10. Published: FID 19.2 and 3.57 bits per dimension with all 4000 steps (Nichol and
     Dhariwal 2021), on the downsampled ImageNet of van den Oord et al. (2016). data.path is a folder, archive or array of those images.
     """
     recipe = adm_cifar10()
@@ -123,7 +123,7 @@ def adm_imagenet64_uncond() -> RunConfig:
 def adm_imagenet64_uncond_vlb() -> RunConfig:
     """Improved DDPM on ImageNet without labels, 64x64, trained on the variational bound alone, for likelihood.
 
-    As adm_imagenet64_uncond, with the bound as the loss and timesteps drawn by their losses, improved-diffusion's
+    As adm-imagenet64-uncond, with the bound as the loss and timesteps drawn by their losses, improved-diffusion's
     imagenet64_uncond_vlb_100M_1500K. Published: 3.53 bits per dimension, FID 40.1 (Nichol and Dhariwal 2021).
     """
     return _on_the_bound(adm_imagenet64_uncond())
@@ -133,7 +133,7 @@ def adm_imagenet64_improved() -> RunConfig:
     """Improved DDPM on ImageNet by class, 64x64, 273M parameters.
 
     The settings published with improved-diffusion's imagenet64_cond_270M_250K: T = 4000, cosine, 250,000 steps of 2048 images at learning
-    rate 3e-4; unlike adm_cifar10 without dropout, and with neither the timesteps nor the bound's term of the loss rescaled. Published: FID
+    rate 3e-4; unlike adm-cifar10 without dropout, and with neither the timesteps nor the bound's term of the loss rescaled. Published: FID
     2.92 (Nichol and Dhariwal 2021). data.path is a folder with one sub-folder for each class. `train.microbatch` is for a GPU of 80 GB.
     """
     recipe = adm_imagenet64_uncond()

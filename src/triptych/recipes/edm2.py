@@ -52,22 +52,11 @@ def edm2_photos64() -> RunConfig:
     The network and the noise levels of edm2-img64-xs, with an eighth of the batch and a rate that goes with it. data.path is the folder, or
     a .zip, .tar or array; where it has a sub-folder for each class, --model.class-conditional learns them.
     """
-    recipe = _img64(128, 10, rate=0.012, dropout=0.1)
-    batch = _BATCH // 8
-    return replace(
-        recipe,
-        model=replace(recipe.model, class_conditional=False),
+    batch, every = _BATCH // 8, 500_000
+    return RunConfig(
+        model=replace(_pixels(128, dropout=0.1), class_conditional=False),
         data=DataConfig(image_size=64, decode="reduced"),
-        train=replace(
-            recipe.train,
-            total_images=10_000_000,
-            batch_size=batch,
-            microbatch=None,
-            snapshot_every=500_000,
-            checkpoint_every=500_000,
-            sample_every=500_000,
-            validate_every=500_000,
-        ),
+        train=_train(10_000_000, batch_size=batch, every=every),
         # The rate goes with the root of the batch: so the noise of a step counts alike.
         optim=_optim(0.004, decay_start=1_000_000, warmup_images=64_000, warmup_share=0.1),
         log=LogConfig(every=50 * batch),
@@ -181,13 +170,16 @@ def edm2_img512_xxl() -> RunConfig:
     return _img512(448, 896, rate=0.0065, dropout=0.1)
 
 
+def _pixels(channels: int, *, dropout: float) -> EDM2Config:
+    """The network and the noise levels of the paper for ImageNet in pixels."""
+    network = EDM2NetworkConfig(num_channels=channels, dropout=dropout)
+    return EDM2Config(network=network, noise_mean=-0.8, noise_std=1.6, class_conditional=True)
+
+
 def _img64(channels: int, length: int, *, rate: float, dropout: float = 0.0) -> RunConfig:
     """A row of the paper's table for ImageNet in pixels; `length` in Mi."""
-    model = EDM2Config(
-        network=EDM2NetworkConfig(num_channels=channels, dropout=dropout), noise_mean=-0.8, noise_std=1.6, class_conditional=True
-    )
     data = DataConfig(image_size=64, labels="folder", flip=False)
-    return _published(model, data, length=length, rate=rate, reference_batches=35_000)
+    return _published(_pixels(channels, dropout=dropout), data, length=length, rate=rate, reference_batches=35_000)
 
 
 def _img512(channels: int, length: int, *, rate: float, dropout: float = 0.0) -> RunConfig:
@@ -200,24 +192,28 @@ def _img512(channels: int, length: int, *, rate: float, dropout: float = 0.0) ->
 
 
 def _published(model: EDM2Config, data: DataConfig, *, length: int, rate: float, reference_batches: int) -> RunConfig:
-    every = 8 * _MI
     return RunConfig(
         model=model,
         data=data,
-        train=TrainConfig(
-            total_images=length * _MI,
-            batch_size=_BATCH,
-            microbatch=64,
-            precision="bf16",
-            ema_rates=(),
-            ema_lengths=(0.1, 0.05),
-            snapshot_every=every,
-            checkpoint_every=every,
-            sample_every=every,
-            validate_every=every,
-        ),
+        train=_train(length * _MI, batch_size=_BATCH, microbatch=64, every=8 * _MI),
         optim=_optim(rate, decay_start=reference_batches * _BATCH),
         log=LogConfig(every=50 * _BATCH),
+    )
+
+
+def _train(images: int, *, batch_size: int, every: int, microbatch: int | None = None) -> TrainConfig:
+    """In bf16, with averages of two lengths; `every`: images between snapshots of them, checkpoints, grids and validations."""
+    return TrainConfig(
+        total_images=images,
+        batch_size=batch_size,
+        microbatch=microbatch,
+        precision="bf16",
+        ema_rates=(),
+        ema_lengths=(0.1, 0.05),
+        snapshot_every=every,
+        checkpoint_every=every,
+        sample_every=every,
+        validate_every=every,
     )
 
 

@@ -97,7 +97,8 @@ def stylegan2_ffhq1024() -> RunConfig:
 def stylegan2_paper256() -> RunConfig:
     """StyleGAN2 with ADA, 256x256, 24.8M parameters.
 
-    The settings of the figures on FFHQ and LSUN Cat of ADA's paper, on eight GPUs. data.path is a folder or archive of images.
+    The settings of the figures on FFHQ and LSUN Cat of ADA's paper, on eight GPUs. Images are mirrored, as in the figures on all of FFHQ;
+    LSUN Cat's were not: --data.flip False. data.path is a folder or archive of images.
     """
     return _published(256, batch_size=64, group=8, rate=0.0025, gamma=1, half_life=20_000, flip=True)
 

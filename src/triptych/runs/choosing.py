@@ -245,12 +245,11 @@ def data_settings(seen: Look, candidate: Candidate) -> Settings:
     data: Settings = {"path": str(seen.path.absolute()), "source": "auto", "image_size": size}
     data |= {} if seen.bad is None else {"on_error": "skip"}
     padded = smallest == largest and size <= 32 and size - smallest in (2, 4, 6, 8)  # digits and the like keep their pixels
-    if padded:
-        data["pad"] = (size - smallest) // 2
     if seen.source in (*FILES, "pairs") or (smallest < size and not padded):  # of many files a few were looked at
         data["enlarge"] = True
     if seen.pairs is None:
         decode = "reduced" if max(seen.shape) > 2 * size else "exact"
+        data |= {"pad": (size - smallest) // 2 if padded else 0}  # whatever border the recipe has for its own images
         settings: Settings = {"data": data | {"channels": seen.channels, "flip": seen.channels == 3, "decode": decode}}
         if candidate.recipe == "edm-digits":  # by the resolutions that the network has at that size
             settings["model"] = {"network": {"attention_resolutions": [size // 4]}}
@@ -260,9 +259,8 @@ def data_settings(seen: Look, candidate: Candidate) -> Settings:
     pairs = seen.pairs
     data |= {"width": _width(seen, size), "target": pairs.target, "maps": list(pairs.maps), "num_classes": list(pairs.num_classes)}
     data |= {"dont_care": pairs.dont_care, "instances": None, "conditions": list(pairs.conditions)}
-    published = (
-        candidate.recipe == "spade-coco256"
-    )  # whose weights of VGG19 are not everyone's, so that a plain difference takes their place
+    # The published recipe's weights of VGG19 are not everyone's: a plain difference takes their place.
+    published = candidate.recipe == "spade-coco256"
     return {"data": data} | ({"model": {"perceptual_weight": 0.0, "l1_weight": 5.0}} if published else {})
 
 
@@ -278,7 +276,7 @@ def _say_size(seen: Look, settings: Settings, reasons: list[tuple[str, str]], *,
     own = data["image_size"] - 2 * data.get("pad", 0)
     limit = "as large as the recipe learns in the time" if tried else "the largest there is for such images"
     why = "the images' own" if seen.sides[0] == seen.sides[2] == own else limit
-    bordered = f" and a border of {data['pad']} pixels" if "pad" in data else ""
+    bordered = f" and a border of {data['pad']} pixels" if data.get("pad") else ""
     enlarged = ", to which smaller images are enlarged" if seen.sides[0] < own else ""
     reasons.append(("size", f"{data.get('width', data['image_size'])}x{data['image_size']}: {why}{bordered}{enlarged}"))
 
@@ -322,7 +320,7 @@ def augmentation(seen: Look, recipe: str, reasons: list[tuple[str, str]]) -> Set
         return {"data": {"augment": "shift"}}
     why = f"{count} are enough" if seen.count >= SOME else "characters that are moved or turned may be others"
     reasons.append(("augmentation", f"{mirrored}no more: {why}"))
-    return {"model": {"augmentation": {"p": 0.0}}} if recipe.startswith("edm") else {}
+    return {"data": {"augment": "none"}} | ({"model": {"augmentation": {"p": 0.0}}} if recipe.startswith("edm") else {})
 
 
 def few(seen: Look, recipe: str) -> tuple[str, ...]:
@@ -391,11 +389,14 @@ def _length(config: RunConfig, found: Plan, seconds: float, *, reasons: list[tup
     changes |= _average(config, steps, reasons)
     if train.evaluate_every is not None:
         changes |= _evaluated(train, evaluations, evaluating, math.ceil(steps / max(1, evaluations)) * step, reasons)
-    settings: Settings = {"train": changes, "log": {"every": max(1, steps // 100) * step}}
+    optim: Settings = {}
+    if config.optim.warmup(total) > total / 10:
+        optim["warmup_share"] = 0.1
+        reasons.append(("learning rate", f"rises over {total // 10:,} images, a tenth of the run"))
     if config.optim.schedule == "linear":
-        settings["optim"] = {"decay_start": total // 2}
+        optim["decay_start"] = total // 2
         reasons.append(("learning rate", f"falls along a line from {total // 2:,} images on, half of the run"))
-    return settings
+    return {"train": changes, "log": {"every": max(1, steps // 100) * step}} | ({"optim": optim} if optim else {})
 
 
 def around(config: RunConfig, found: Plan, seconds: float) -> tuple[dict[str, int], float]:

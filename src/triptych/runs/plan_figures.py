@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -129,6 +129,10 @@ class Plan:
     kept_bytes: int
     "At most on the disk at once: kept checkpoints, the one that is being written, snapshots, and the autoencoder of latents."
     free_disk: int
+    lying_bytes: int = 0
+    "What the run has on the disk already, part of kept_bytes."
+    sample: Literal["image", "clip"] = "image"
+    "What is counted as an image."
     scaled: Scaled | None = None
     "Of a run of several processes; then sizes, at_once and memory are those of each of them, the rest is of all together."
 
@@ -190,7 +194,7 @@ class Plan:
 
     def warnings(self) -> list[str]:
         """What is likely to be a mistake, a line each."""
-        lines = []
+        lines, images = [], f"{self.training_images:,} {self.sample}s"
         step_rate = self.images_per_step / self.step_seconds
         if self.loader_rate < step_rate:
             lines.append(
@@ -198,18 +202,16 @@ class Plan:
                 "--data.workers, set --data.decode reduced, or give the images as an array of their size"
             )
         if self.epochs < LEAST_EPOCHS:
-            lines.append(
-                f"the run sees {100 * self.epochs:.2g} % of its {self.training_images:,} images: raise --train.total-images, or give fewer"
-            )
+            lines.append(f"the run sees {100 * self.epochs:.2g} % of its {images}: raise --train.total-images, or give fewer")
         if self.epochs > MOST_EPOCHS:
             lines.append(
-                f"the run sees each of its {self.training_images:,} images {self.epochs:,.0f} times and would learn them by heart: lower "
+                f"the run sees each of its {images} {self.epochs:,.0f} times and would learn them by heart: lower "
                 "--train.total-images, or give more"
             )
-        if self.kept_bytes > self.free_disk:
+        if self.kept_bytes - self.lying_bytes > self.free_disk:
             lines.append(
-                f"the checkpoints take {in_bytes(self.kept_bytes)} and the disk has {in_bytes(self.free_disk)}: lower --train.keep-last, "
-                "or give --run on another disk"
+                f"checkpoints and snapshots take up to {in_bytes(self.kept_bytes)} and the disk has {in_bytes(self.free_disk)}: keep fewer "
+                "(--train.keep-last, --train.keep-every, --train.snapshot-every), or give --run on another disk"
             )
         free = self.memory.free_bytes
         taken = self.memory_bytes + self.memory.loader_bytes
@@ -284,11 +286,19 @@ def step_seconds(sizes: Sequence[Size], *, at_once: int, batch: int) -> tuple[fl
     return float(max(of.seconds[0], fixed + slope * batch)), True
 
 
-def times_due(every: int | None, seen: int, total: int, *, step: int) -> int:
-    """How often something is still to come that happens at multiples of `every`, once an iteration of `step` images, and at the end."""
+def times_due(every: int | None, seen: int, total: int, *, step: int, also: int | None = None) -> int:
+    """How often something is still to come that happens at multiples of `every` and of `also`, and at the end.
+
+    It happens once in an iteration of `step` images, however many multiples that passes.
+    """
+
+    def before_end(span: int | None) -> int:
+        return 0 if span is None else (total - 1) // span - seen // span
+
     if seen >= total:
         return 0
-    return 1 if every is None else min(-(-total // every) - seen // every, -(-(total - seen) // step))
+    common = math.lcm(every, also) if every and also else None  # where both fall due at once
+    return min(before_end(every) + before_end(also) - before_end(common) + 1, -(-(total - seen) // step))
 
 
 def kept_bytes(config: RunConfig, checkpoint: int, powers: int, *, step: int) -> int:
@@ -298,6 +308,7 @@ def kept_bytes(config: RunConfig, checkpoint: int, powers: int, *, step: int) ->
     """
     train = config.train
     iterations = -(-train.total_images // step)
-    for_good, snapshots = (0 if every is None else train.total_images // every for every in (train.keep_every, train.snapshot_every))
-    kept = min(train.keep_last + for_good, iterations) + 2
-    return kept * checkpoint + min(snapshots, iterations) * (powers // 2 if train.snapshot_precision == "fp16" else powers)
+    for_good = 0 if train.keep_every is None else (train.total_images - 1) // train.keep_every  # one at the end is the newest
+    snapshots = 0 if train.snapshot_every is None else min(train.total_images // train.snapshot_every, iterations)
+    checkpoints = min(train.keep_last + for_good + 1, iterations) + 1
+    return checkpoints * checkpoint + snapshots * (powers // 2 if train.snapshot_precision == "fp16" else powers)

@@ -269,7 +269,7 @@ def _others(loop: Loop, data: Data, config: RunConfig, world: World) -> dict[str
         "loader_bytes": loader_bytes,
         "evaluation_seconds": None if scores is None else _extrapolated(scores.look_at_samples),
         "reference_seconds": None if scores is None else _extrapolated(scores.look_at_reference),
-        "grid_seconds": sum(grids),
+        "grid_seconds": sum(grids) if grids else None,
         "validation_seconds": None if validate is None else _extrapolated(lambda watch: validate(watch)),
     }
 

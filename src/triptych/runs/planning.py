@@ -23,7 +23,7 @@ from triptych.engine.run_directory import RunDirectory, list_checkpoints
 from triptych.engine.schedule import refuse_impossible, refuse_single_frames, refuse_unknown_phases
 from triptych.recipes.config import RunConfig
 from triptych.runs.beginning import begin
-from triptych.runs.disk import free_disk, seconds_to_write
+from triptych.runs.disk import bytes_in, free_disk, seconds_to_write
 from triptych.runs.latent_space import copy_bytes
 from triptych.runs.plan_figures import Memory, Plan, Size, kept_bytes, line_through, step_seconds, times_due
 from triptych.runs.plan_probe import Task, turns_of_phases
@@ -50,7 +50,7 @@ def plan(
 ) -> Plan:
     """What a training of `config` in `directory` would take from where it is; nothing stays on the disk.
 
-    `seconds`: of iterations that are measured at each of two or three sizes. `machines`: what it would run on; one process is measured,
+    `seconds`: of iterations that are measured at each of two to four sizes. `machines`: what it would run on; one process is measured,
     with the share of the batch that each of them has. `say` is told what is measured. Raises UserError where the training could not
     begin either, RunError where not even the smallest size can be measured.
     """
@@ -177,17 +177,17 @@ def _planned(
     config: RunConfig, data: Data, model: Model, directory: Path, first: dict[str, Any], sizes: list[Size], free: int | None, *, drawn: int
 ) -> Plan:
     """`drawn`: images of an iteration of the whole run; the rest is of one process."""
-    train = config.train
+    train, place = config.train, RunDirectory(directory)
     own = at_once(config)
     taken, extrapolated = step_seconds(sizes, at_once=own, batch=train.batch_size)
     fixed, per_image = line_through(sizes)
-    seen = (list_checkpoints(RunDirectory(directory).checkpoints) or [0])[-1]
+    seen = (list_checkpoints(place.checkpoints) or [0])[-1]
 
     def due(every: int | None) -> int:
         return times_due(every, seen, train.total_images, step=drawn)
 
     stored = sum(first["stored_bytes"].values())
-    copied = 0 if data.spec.latents is None else copy_bytes(data.spec.latents, RunDirectory(directory))
+    copied = 0 if data.spec.latents is None else copy_bytes(data.spec.latents, place)
     return Plan(
         device=first["device"],
         precision=first["precision"],
@@ -220,23 +220,25 @@ def _planned(
         images_seen=seen,
         total_images=train.total_images,
         begin_seconds=first["begin_seconds"],
-        grid_seconds=first["grid_seconds"],
+        grid_seconds=first["grid_seconds"] or 0.0,
         validation_seconds=first["validation_seconds"] or 0.0,
         evaluation_seconds=first["evaluation_seconds"] or 0.0,
         reference_seconds=first["reference_seconds"] or 0.0,
         counts={
-            "grids": due(train.sample_every),
+            "grids": 0 if first["grid_seconds"] is None else due(train.sample_every),
             "validations": 0 if first["validation_seconds"] is None else due(train.validate_every),
             "evaluations": 0 if train.evaluate_every is None else due(train.evaluate_every),
         },
-        checkpoints_by_images=due(train.checkpoint_every),
+        checkpoints_by_images=times_due(train.checkpoint_every, seen, train.total_images, step=drawn, also=train.keep_every),
         checkpoint_seconds=seconds_to_write(directory, stored),
         training_waits=train.checkpoint_writing != "background",
-        images_to_checkpoint=None if train.checkpoint_every is None else train.checkpoint_every - seen % train.checkpoint_every,
+        images_to_checkpoint=min((every - seen % every for every in (train.checkpoint_every, train.keep_every) if every), default=None),
         checkpoint_minutes=train.checkpoint_minutes,
         checkpoint_bytes=stored,
         kept_bytes=kept_bytes(config, stored, first["power_bytes"], step=drawn) + copied,
         free_disk=free_disk(directory),
+        lying_bytes=bytes_in(place.checkpoints, place.snapshots),
+        sample="image" if data.spec.frames is None else "clip",
     )
 
 
