@@ -173,6 +173,20 @@ def test_half_precision_is_near() -> None:
     assert 0 < (half - plain).norm() / plain.norm() < 0.03
 
 
+def test_embeddings_modulation_and_the_last_layer_are_in_full_precision() -> None:
+    made = network(spans=True).float()
+    types: dict[str, torch.dtype] = {}
+    for name, module in made.named_modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_hook(lambda _, given, said, name=name: types.update({name: said.dtype}))
+    x, t, y = inputs()
+    with torch.autocast("cpu", torch.bfloat16):
+        made(x.float(), t.float(), y, span=t.float())
+    half = {name for name, dtype in types.items() if dtype == torch.bfloat16}
+    assert half == {f"blocks.{k}.{name}" for k in range(2) for name in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")}
+    assert len(types) == len(half) + 2 * 2 + 2 + 2  # two of each embedding, a modulation of each block, the last two
+
+
 SIZES = {"S": (384, 12, 6), "B": (768, 12, 12), "L": (1024, 24, 16), "XL": (1152, 28, 16)}
 COUNTS = json.loads(
     """{"S/2": [32865056, 98304], "S/4": [32920448, 24576], "S/8": [33142016, 6144],

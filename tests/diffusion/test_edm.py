@@ -173,6 +173,17 @@ def test_settings_that_there_are_not() -> None:
         assert str(caught.value).startswith(said)
 
 
+def test_what_is_shown_of_the_augmentation() -> None:
+    """As a training changes images, or as it would at another p."""
+    config, images = EDMConfig(augmentation=NonLeakingConfig(p=0.5)), batch().images
+    for p in (None, 0.25, 1.0):
+        often = 0.5 if p is None else p
+        expected, _ = augmented(images, rng(6), NonLeakingConfig(p=often))
+        assert torch.equal(config.augmented(images, rng(6), p=p), expected)
+        assert config.augmentation_in_words(p) == f"augmentation that does not leak, at p = {often}".removesuffix(".0")
+    assert config.augmentation_in_words(0) == EDMConfig().augmentation_in_words() == ""
+
+
 # Samplers, on a mixture of two Gaussians ------------------------------------------------------------------------------------
 
 SHARES, MEANS, DEVIATION = torch.tensor([0.3, 0.7]).double(), torch.tensor([-0.6, 0.5]).double(), 0.15

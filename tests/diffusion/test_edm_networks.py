@@ -178,12 +178,12 @@ def test_networks_that_there_are_not(settings: dict[str, object], size: int, sai
 
 
 def test_rectangles_whose_sides_the_levels_divide() -> None:
-    network = replace(DDPMPP, num_channels=32, channel_mult=(1, 1, 1), num_blocks=1, attention_resolutions=())
+    network = replace(DDPMPP, num_channels=32, channel_mult=(1, 1, 1, 1), num_blocks=1, attention_resolutions=())
     config = EDMConfig(network=network)
     model = config.build(DataSpec(image_size=16, width=24, channels=3)).eval()
     with torch.no_grad():
         assert model.predict(torch.zeros(1, 3, 16, 24), torch.ones(1, 1, 1, 1), None).shape == (1, 3, 16, 24)
-    with pytest.raises(ConfigError, match="data.width: got 18 for images of 16 pixels, expected a multiple of 4, as the levels need"):
-        config.build(DataSpec(image_size=16, width=18, channels=3))
-    with pytest.raises(ConfigError, match=r"network.channel_mult: got 1, 1, 1 for images of 18 pixels, expected a multiple of 4"):
+    with pytest.raises(ConfigError, match="data.width: got 20 for images of 16 pixels, expected a multiple of 8, as the levels need"):
+        config.build(DataSpec(image_size=16, width=20, channels=3))
+    with pytest.raises(ConfigError, match=r"network.channel_mult: got 1, 1, 1, 1 for images of 18 pixels, expected a multiple of 8"):
         config.build(DataSpec(image_size=18, channels=3))

@@ -57,6 +57,14 @@ def test_a_table_of_betas() -> None:
         GaussianConfig(steps=3, betas=(0.1, 0.2, 1.0))
 
 
+def test_a_table_that_leaves_nothing_of_the_image_is_refused() -> None:
+    nearly = GaussianDiffusion(GaussianConfig(steps=14, betas=(0.99,) * 14))
+    c = nearly.at(torch.tensor([13]))
+    assert float(c.sqrt_recip.square()) == pytest.approx(1e28, rel=1e-5)  # in float32
+    with pytest.raises(ConfigError, match="a product of all 1 - beta of at least 1e-30, what is left of the image"):
+        GaussianConfig(steps=16, betas=(0.99,) * 16)
+
+
 def test_numbers_and_tensors_are_the_same_coefficients() -> None:
     chain = process()
     many = chain.at(T4)

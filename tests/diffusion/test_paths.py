@@ -67,6 +67,7 @@ def test_forms_convert_into_one_another(name: PathName, form: Form, other: Form)
     found = point.ends(said, x, form)
     for got, expected in zip(found, (x0, noise), strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(point.image_of(said, x, form), x0, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(point.said(*found, other), point.said(x0, noise, other), rtol=1e-6, atol=1e-6)
 
 

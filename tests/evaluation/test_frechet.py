@@ -58,6 +58,14 @@ def test_covariances_that_lack_directions() -> None:
     assert figure.error is not None and 0 < figure.error < figure.value / 5
 
 
+def test_no_distance_is_below_zero() -> None:
+    """Of a set to itself there is nothing but rounding, most where the covariance lacks directions."""
+    own = moments_of(features(30, 120, seed=1))
+    assert 0 <= frechet_distance(own, own).value < 1e-6 * np.trace(own.covariance)
+    nowhere = Moments(30, np.full(120, np.nan), own.covariance)
+    assert np.isnan(frechet_distance(nowhere, own).value)
+
+
 @pytest.mark.parametrize("blocks", [[1, 2, 97], [100], [33, 0, 33, 34]])
 def test_moments_of_blocks(blocks) -> None:
     """Far from zero too, where a sum of squares would lose all digits."""
@@ -93,6 +101,17 @@ def test_the_error_is_that_of_leaving_out_each_image_in_turn(monkeypatch) -> Non
     error = standard_error(made, whole, reference, frechet_distance(whole, reference).slope)
     without = np.array([frechet_distance(moments_of(np.delete(made, i, axis=0)), reference).value for i in range(count)])
     assert error == pytest.approx(((count - 1) / count * np.square(without - without.mean()).sum()) ** 0.5, rel=0.02)
+
+
+def test_the_error_of_one_skewed_feature() -> None:
+    """(m - m_r)^2 + (s - s_r)^2, whose derivatives by m and s^2 are known; x far to one side moves both."""
+    x = np.random.default_rng(3).exponential(size=50)
+    reference = gaussian([0.5], [4.0])
+    own = moments_of(x[:, None])
+    off, s = own.mean[0] - 0.5, own.covariance[0, 0] ** 0.5
+    influence = 2 * (x - own.mean[0]) * off + (x - own.mean[0]) ** 2 * (1 - 2 / s)
+    error = standard_error(x[:, None], own, reference, frechet_distance(own, reference).slope)
+    assert error == pytest.approx(np.std(influence, ddof=1) / 50**0.5, rel=1e-12)
 
 
 def test_the_error_is_the_spread_over_other_draws() -> None:

@@ -20,10 +20,11 @@ def draws(count: int, *, seed: int, shift: float = 0.0) -> np.ndarray:
     return (np.random.default_rng(seed).standard_normal((count, 3)) + shift).astype(np.float32)
 
 
-def by_loops(x: np.ndarray, y: np.ndarray) -> float:
-    def k(a: np.ndarray, b: np.ndarray) -> float:
-        return (float(np.dot(a.astype(np.float64), b)) / len(a) + 1) ** 3
+def k(a: np.ndarray, b: np.ndarray) -> float:
+    return (float(np.dot(a.astype(np.float64), b)) / len(a) + 1) ** 3
 
+
+def by_loops(x: np.ndarray, y: np.ndarray) -> float:
     within = [np.mean([k(a, b) for a, b in permutations(rows, 2)]) for rows in (x, y)]
     return within[0] + within[1] - 2 * np.mean([k(a, b) for a in x for b in y])
 
@@ -73,6 +74,30 @@ def test_the_error_is_the_spread_over_other_draws(count, shift, number, size) ->
     spread = np.std([figure.value for figure in found], ddof=1)
     errors = [figure.error for figure in found if figure.error is not None]
     assert 0.7 < np.mean(errors) / spread < 1.5  # the spread of 60 draws is known to 10 %
+
+
+@pytest.mark.parametrize("count", [4, 7])
+def test_what_an_image_adds_by_loops(count) -> None:
+    """By what every second other image says of it, and by what the rest do: what both say is its own."""
+    made, reference = draws(count, seed=1, shift=0.3).astype(np.float64), draws(count, seed=2).astype(np.float64)
+
+    def says(i: int, half: int) -> float:
+        own = [k(made[i], made[j]) for j in range(half, count, 2) if j != i]
+        return 2 * float(np.mean(own) - np.mean([k(made[i], reference[j]) for j in range(half, count, 2)]))
+
+    halves = np.array([[says(i, half) for i in range(count)] for half in (0, 1)])
+    alone = max(0.0, np.cov(halves)[0, 1])
+    found = subset_distance(made, reference).made
+    assert found.own == pytest.approx(alone, rel=1e-9)
+    assert found.shared == pytest.approx(max(0.0, np.var(halves.mean(0), ddof=1) - alone), rel=1e-9)
+    assert found.own + found.shared > 0
+
+
+def test_the_error_of_three_images_by_loops() -> None:
+    """Too few for halves: all that an image says counts as its own."""
+    made, reference = draws(3, seed=1, shift=0.3), draws(3, seed=2)
+    says = [2 * (np.mean([k(x, made[j]) for j in range(3) if j != i]) - np.mean([k(x, y) for y in reference])) for i, x in enumerate(made)]
+    assert measured(made, reference).error == pytest.approx((np.var(says, ddof=1) / 3) ** 0.5, rel=1e-9)
 
 
 def test_choosing_subsets_of_the_reference_is_part_of_the_error() -> None:

@@ -96,6 +96,7 @@ def test_on_the_sphere_and_inside(made, closed, opened) -> None:
     made = [made, [100.0]]
     assert measured("precision", made, reference, **settings).value == closed / 2
     assert measured("prdc-precision", made, reference, **settings).value == opened / 2
+    assert measured("authenticity", made, reference, **settings).value == (2 - closed) / 2  # as near as the next one is no new image
 
 
 def test_ties_by_the_originals() -> None:
@@ -140,6 +141,12 @@ def test_the_error_of_recall_is_that_of_leaving_out_each_sphere_in_turn(monkeypa
     without = np.array([np.delete(holds, i, 0).any(0).mean() for i in range(len(made))])
     jackknife = (54 / 55 * np.square(without - without.mean()).sum()) ** 0.5
     assert measured("recall", made, reference).error == pytest.approx(jackknife, rel=1e-9)
+
+
+def test_the_error_of_recall_with_two_spheres() -> None:
+    """Of 1 around 0 and 1: the second alone holds 1.8, a quarter of the reference; the first holds nothing alone."""
+    figure = measured("recall", [[0.0], [1.0]], [[0.0], [0.5], [1.8], [5.0]], neighbours=1, prdc_neighbours=1)
+    assert figure.value == 0.75 and figure.error == pytest.approx(0.125)
 
 
 def test_copies() -> None:
@@ -249,3 +256,14 @@ def test_all_or_nothing_covered_is_not_certain() -> None:
     for name in ("coverage", "recall", "prdc-recall"):
         figure = SET_METRICS[name].measure(far, near, SetMetricConfig())
         assert figure.value == 0 and figure.error == pytest.approx((2 / 44 * 42 / 44 / 44) ** 0.5)
+
+
+@pytest.mark.parametrize("count", [50, 2])
+def test_a_share_of_none_or_all_is_not_certain(count: int) -> None:
+    rows = np.random.default_rng(0).normal(size=(50, 4))
+    far, near = FeatureSet({"features": rows[:count] + 1000}), FeatureSet({"features": rows[:count] + 1e-9})
+    share = 2 / (count + 4)
+    for made, value in ((far, 0.0), (near, 1.0)):
+        for name in ("precision", "copies"):
+            figure = SET_METRICS[name].measure(made, FeatureSet({"features": rows}), SetMetricConfig())
+            assert figure.value == value and figure.error == pytest.approx((share * (1 - share) / (count + 4)) ** 0.5)

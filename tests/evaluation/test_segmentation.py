@@ -40,6 +40,11 @@ def test_a_class_that_only_the_segmenter_sees_counts_as_0() -> None:
     assert mean_iou(total) == pytest.approx((2 / 3 + 0) / 2)
 
 
+def test_a_class_of_one_pixel_counts_as_others_do() -> None:
+    total = counts(np.array([[[0, 0, 1]]]), np.array([[[0, 0, 1]]])).sum(0)
+    assert mean_iou(total) == pixel_accuracy(total) == 1
+
+
 def test_pixels_that_do_not_count_change_nothing() -> None:
     noisy = MADE.copy()
     noisy[TRUTH == 9] = np.arange(4) % 4
@@ -73,6 +78,11 @@ def test_jackknife_is_the_spread_of_mean_iou_over_data_sets() -> None:
         values.append(mean_iou(own.sum(0)))
         errors.append(jackknife(own, mean_iou))
     assert np.mean(errors) == pytest.approx(np.std(values, ddof=1), rel=0.15)  # a spread of 200 values is known to 5 %
+
+
+def test_jackknife_of_two_images() -> None:
+    """3 of 5 pixels of one are right, and 2 of 3 of the other."""
+    assert jackknife(counts(), pixel_accuracy) == pytest.approx((2 / 3 - 3 / 5) / 2)
 
 
 def test_no_error_from_one_image() -> None:

@@ -157,13 +157,3 @@ def test_all_recorded_values() -> None:
     drawn = [[rng.choice(len(rows), 1000, replace=False) for rows in (made, reference)] for _ in range(100)]
     random = from_features(made, reference, ["kid"], subset_index=([own for own, _ in drawn], [other for _, other in drawn]))["kid"]
     assert random == pytest.approx(recorded["kid/torch-fidelity/subsets=100x1000,seed=2020,float32/mean"], rel=1e-4)
-
-
-def test_a_share_of_none_or_all_is_not_certain() -> None:
-    rows = np.random.default_rng(0).normal(size=(50, 4))
-    far, near = FeatureSet({"features": rows + 1000}), FeatureSet({"features": rows + 1e-9})
-    share = 2 / 54
-    for made, value in ((far, 0.0), (near, 1.0)):
-        for name in ("precision", "copies"):
-            figure = SET_METRICS[name].measure(made, FeatureSet({"features": rows}), SetMetricConfig())
-            assert figure.value == value and figure.error == pytest.approx((share * (1 - share) / 54) ** 0.5)

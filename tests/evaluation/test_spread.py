@@ -51,3 +51,8 @@ def test_equal_images():
     real, equal = images(8), np.repeat(images(1), 8, axis=0)
     assert spread(equal, real) == 0.0
     assert spread(real, equal) == spread(equal, equal) == spread(real[:1], real) == 1.0
+
+
+def test_images_that_each_stand_twice():
+    """They are as far apart as others, but each has an equal one."""
+    assert spread(np.repeat(images(4), 2, axis=0), images(8, seed=1)) == pytest.approx(0, abs=1e-6)

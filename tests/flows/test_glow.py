@@ -289,6 +289,17 @@ def test_label_moves_mean_and_deviation_of_the_top_alone() -> None:
     torch.testing.assert_close(prior.log_std, h[:, channels:])
 
 
+def test_images_by_class_come_back_with_their_labels() -> None:
+    model, values = glow(num_classes=4, class_conditional=True), images(4)
+    labels = torch.arange(4)
+    latents = model.encode(values, labels=labels)
+    assert torch.equal(to_uint8(model.decode(latents, labels=labels)), values.permute(0, 2, 3, 1))
+    assert not torch.equal(to_uint8(model.decode(latents, labels=labels.flip(0))), values.permute(0, 2, 3, 1))
+    for call in (lambda: model.encode(values), lambda: model.decode(latents)):
+        with pytest.raises(ConfigError, match="labels: this model needs labels, from 0 to 3"):
+            call()
+
+
 def test_log_prob_is_what_the_metric_measures() -> None:
     model, values = glow(), images(3)
     u = rng(3).uniform("dequantization", 3, 8, 8)

@@ -75,10 +75,11 @@ def frechet_distance(made: Moments, reference: Moments, *, root: np.ndarray | No
     values, vectors = np.linalg.eigh((product + product.T) / 2)
     roots = np.sqrt(np.clip(values, 0, None))
     off = made.mean - reference.mean
-    value = off @ off + np.trace(made.covariance) + np.trace(reference.covariance) - 2 * roots.sum()
+    squared = off @ off + np.trace(made.covariance) + np.trace(reference.covariance) - 2 * roots.sum()
+    value = float(np.maximum(squared, 0))  # roots of roundings of zero may take more away than there is
     real = values > _RANK * max(values[-1], np.finfo(float).tiny)
     half = root @ (vectors[:, real] / np.sqrt(roots[real]))
-    return Frechet(float(value), np.eye(len(off)) - half @ half.T)
+    return Frechet(value, np.eye(len(off)) - half @ half.T)
 
 
 def symmetric_root(covariance: np.ndarray) -> np.ndarray:
