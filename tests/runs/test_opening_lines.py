@@ -22,6 +22,17 @@ def test_clips_that_are_too_short_to_look_back_are_warned_of(most, said):
     assert not lines if said is None else said in lines[0] and "--data.length.most 3 or more" in lines[0]
 
 
+@pytest.mark.parametrize(("scales", "most", "needed"), [(1, 2, 3), (1, 3, None), (2, 6, 7), (0, 2, None)])
+def test_clips_that_are_too_short_for_a_discriminator_are_warned_of(scales, most, needed):
+    """The second one sees frames 0, 3 and 6."""
+    model = {"generator": {"frames": 2}, "discriminator": {"temporal_scales": scales}}
+    config = light("vid2vid-maps64").updated({"data": {"length": {"first": 1, "most": most}}, "model": model})
+    data = config.data.open()
+    lines = list(short_clips(build(config, data.spec), data))
+    assert len(lines) == (needed is not None)
+    assert not lines or (f"looks at {needed}, from first to last" in lines[0] and f"--data.length.most {needed} or more" in lines[0])
+
+
 def test_what_a_run_learns_from_is_counted_as_what_it_is(tmp_path):
     said = {}
     for recipe in ("vid2vid-maps64", "adm-digits"):

@@ -64,6 +64,8 @@ class VideoTranslator(Translator, Protocol):
 
     past_frames: int
     "How many frames before it a frame depends on."
+    judged_span: int
+    "The fewest frames of a clip in training from which all its discriminators learn."
     remembers: bool
     "Whether it depends on all of them, by way of what `remembered` gives."
     style_sources: tuple[InputSpec, ...]

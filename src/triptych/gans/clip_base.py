@@ -187,10 +187,10 @@ class ClipGAN(PairedGAN):
         if self.raft is not None:
             self.frozen_networks = {**self.frozen_networks, "raft": config.raft.weights}
         self._scales, self._judged_frames = config.discriminator.temporal_scales, config.discriminator.temporal_frames
-        self._poses: dict[Part, PoseMap] = {}
-        for part, settings in config.discriminator.crops.items():
-            self._poses[part] = pose_map(labels.inputs, part=part, weight=settings.weight)
-        self._kept = max(self.past_frames, temporal_memory(scales=self._scales, frames=self._judged_frames))
+        crops = config.discriminator.crops.items()
+        self._poses: dict[Part, PoseMap] = {part: pose_map(labels.inputs, part=part, weight=settings.weight) for part, settings in crops}
+        memory = temporal_memory(scales=self._scales, frames=self._judged_frames)
+        self.judged_span, self._kept = memory + 1, max(past_frames, memory)
 
     # What a model says --------------------------------------------------------------------------------------------------
 

@@ -57,12 +57,20 @@ def opening_lines(
 
 
 def short_clips(model: Model, data: Data) -> Iterator[str]:
-    """A warning where no training clip has a frame with as many before it as the model looks at."""
+    """Warnings where no training clip has as many frames as the model looks at, or one of its discriminators."""
     length = data.spec.clip_length
-    if isinstance(model, VideoTranslator) and length is not None and length.most <= model.past_frames:
+    if length is None or not isinstance(model, VideoTranslator):
+        return
+    short = f"warning: clips have at most {length.most} frame{'' if length.most == 1 else 's'}, and"
+    if length.most <= model.past_frames:
         yield (
-            f"warning: clips have at most {length.most} frame{'' if length.most == 1 else 's'}, and a frame is made from the "
-            f"{model.past_frames} before it: what makes later frames is not learned; set --data.length.most {model.past_frames + 1} or more"
+            f"{short} a frame is made from the {model.past_frames} before it: what makes later frames is not learned; "
+            f"set --data.length.most {model.past_frames + 1} or more"
+        )
+    if length.most < model.judged_span:
+        yield (
+            f"{short} a discriminator looks at {model.judged_span}, from first to last: it learns nothing; "
+            f"set --data.length.most {model.judged_span} or more, or a lower --model.discriminator.temporal-scales"
         )
 
 
