@@ -123,8 +123,8 @@ USAGE = "usage: triptych evaluate RUN_OR_IMAGES [--reference IMAGES] [--metrics 
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ([], "no run given"),
-        (["--count"], "got '--count' where the run directory is expected"),
+        ([], "no run or images given"),
+        (["--count"], "got '--count' where a run or images are expected"),
         ([""], "got '' where a run or images are expected"),
         (["", "--reference", "b"], "got '' where a run or images are expected"),
     ],

@@ -126,6 +126,8 @@ def test_mistakes_of_import(arguments: str, line: str, file: str, capsys: pytest
     [
         ("", "no run given; usage: triptych export RUN --to PROGRAM --out PATH"),
         ("--to diffusers", "got '--to' where the run directory is expected"),
+        ("nvidia net", "got the program nvidia where the run is expected; usage: triptych export RUN --to PROGRAM --out PATH"),
+        ("none net", "no run in none: there is no config.json"),
         ("net --out a.pt", "--to: missing; usage: triptych export RUN --to PROGRAM --out PATH"),
         ("net --to diffusers", "--out: missing; usage: triptych export RUN --to PROGRAM --out PATH"),
         (

@@ -44,6 +44,7 @@ REFUSED = [
     ("encode none images", "no run in none: there is no config.json"),
     ("export none --to diffusers --out a", "no run in none: there is no config.json"),
     ("sample .", "no run in .: there is no config.json"),
+    ("sample ''", "got '' where the run directory is expected; usage: triptych sample RUN [--count N] [--out FILE]"),
     ("sample README.md", "README.md is a file: give the folder of the run"),
     ("report .", "no run in .: there is no config.json"),
     ("evaluate none --metrics kid", "none: does not exist; expected a run, or images: a folder, .zip, .tar, .npz or .npy"),
@@ -59,10 +60,10 @@ REFUSED = [
 
 def test_what_is_not_there_is_refused_without_heavy_imports() -> None:
     code = """
-import sys
+import shlex, sys
 from triptych.cli.main import main
 for line in sys.argv[1:]:
-    assert main(line.split()) == 2
+    assert main(shlex.split(line)) == 2
 print('heavy:', sorted({'torch', 'numpy', 'tyro', 'rich', 'PIL', 'matplotlib'} & set(sys.modules)))
 """
     lines = [line for line, _ in REFUSED]
@@ -214,6 +215,23 @@ def test_a_reader_that_goes_away_is_no_error(arguments: list[str]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("nonsense 2>/dev/full", 2),
+        ("nonsense 2>&-", 2),
+        ("nonsense >&- 2>&-", 2),
+        ("--version >&-", 0),
+    ],
+)
+def test_an_output_that_takes_nothing_leaves_the_exit_code(command: str, code: int) -> None:
+    if "/dev/full" in command and not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full")
+    shell = ["sh", "-c", f'"$0" -m triptych {command}', sys.executable]
+    done = subprocess.run(shell, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
 def test_names_of_the_api_are_there() -> None:

@@ -60,7 +60,7 @@ def test_two_sets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, *flags]) == 0
     assert capsys.readouterr().out.splitlines()[-1].endswith(f"; was already in {out}")
     assert main(["evaluate", a, "--metrics", "is", "--features", "random"]) == 2
-    line = '--metrics: is cannot be measured: random has no "logits"; inception, mnist-lenet, cifar10-resnet20 has it'
+    line = '--metrics: is cannot be measured: random has no "logits"; inception, mnist-lenet, cifar10-resnet20 have it'
     assert capsys.readouterr().err == f"triptych: error: {line}\n"
 
 

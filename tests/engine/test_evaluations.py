@@ -15,9 +15,9 @@ import torch
 
 from tests.engine.toys import Denoiser, make_loop, metrics, resumed, run, seeded
 from triptych.core.errors import ConfigError, DataError, RunError, Stopped
-from triptych.engine import metric_log
+from triptych.engine import checkpointer, metric_log
 from triptych.engine.callables import Criterion, Evaluated, Evaluation, chosen_by
-from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, load_newest
+from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, load_newest, save_checkpoint
 from triptych.engine.config import LogConfig, TrainConfig
 from triptych.engine.distributed import World
 from triptych.engine.progress import Watch
@@ -101,6 +101,13 @@ def test_another_criterion_says_so_and_its_first_figure_takes_the_place(tmp_path
     assert loop.best == {"score": 7.0, "images": 16, "by": LOWER.by}  # of the evaluation that was due where the run went on
 
 
+def test_a_figure_that_was_measured_otherwise_is_not_taken_from_the_log(tmp_path):
+    run(evaluated(tmp_path, [3.0, 1.0], total_images=16))
+    loop = evaluated(tmp_path, [7.0, 8.0], Criterion("kid of 20 samples", "kid"), make=resumed, total_images=32)
+    run(loop)
+    assert loop.best == {"score": 7.0, "images": 24, "by": "kid of 20 samples"}
+
+
 def test_a_checkpoint_of_an_earlier_version_was_chosen_by_validation():
     assert chosen_by({"score": 1.0, "images": 8}) == "validation"
 
@@ -159,6 +166,19 @@ def test_figures_are_a_line_of_metrics_and_one_of_text_and_take_no_time_of_train
     assert text(tmp_path).count("warning: recall is low") == 2
 
 
+def test_what_is_measured_has_its_checkpoint_on_the_disk(tmp_path, monkeypatch):
+    def slowly(*given: Any, **named: Any) -> Path:
+        time.sleep(0.1)
+        return save_checkpoint(*given, **named)
+
+    there = []
+    monkeypatch.setattr(checkpointer, "save_checkpoint", slowly)
+    measure = Evaluation(lambda watch: there.append(list_checkpoints(tmp_path / "checkpoints")[-1:]) or Evaluated({}, "9 samples"))
+    every = {"evaluate_every": 8, "checkpoint_every": 8, "checkpoint_writing": "background"}
+    run(make_loop(seeded(Denoiser), tmp_path, total_images=24, evaluation=measure, **every))
+    assert there == [[8], [16], [24]]
+
+
 @pytest.mark.parametrize("error", [RunError("the features of image 3 are not finite"), DataError("photos/7.png cannot be read")])
 def test_one_that_fails_is_a_line_and_the_training_goes_on(tmp_path, error):
     def measure(watch: Watch) -> Evaluated:
@@ -195,7 +215,7 @@ def test_a_kill_before_the_best_was_written_down_changes_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"best_by": "kid"}, "evaluate_every: got None, expected a number of images, for best_by is kid"),
+        ({"best_by": "kid"}, "evaluate_every: got None, expected a number of images, or best_by validation: it is kid"),
         ({"best_by": "fid", "evaluate_every": 8}, r"best_by: got .?fid.?, expected validation, or one of evaluate_metrics \(frechet, kid"),
         ({"best_by": "kid", "evaluate_every": 8, "evaluate_metrics": ()}, r"one of evaluate_metrics \(which are none\)"),
         ({"evaluate_every": 0}, "evaluate_every"),

@@ -201,6 +201,15 @@ def test_what_does_not_fit_is_said(folders: tuple[Path, Path, Path], tmp_path: P
     write(tmp_path / "few" / "a" / "10.png", encoded(made("a")[1]))
     with pytest.raises(DataError, match="the clip a has 2 frames, its truth 3"):
         score_clips(tmp_path / "few", folders[1], **names)
+    for t in range(2):
+        write(tmp_path / "grey" / "a" / f"{t + 9}.png", encoded(made("a")[t][..., 0]))
+        write(tmp_path / "small" / "a" / f"{t + 9}.png", encoded(made("a")[t][:16, :16]))
+    with pytest.raises(DataError, match="grey has frames of 32x32 pixels, grey, .* of 32x32 pixels, RGB: make both grey or both RGB$"):
+        score_clips(tmp_path / "grey", folders[1], **names)
+    with pytest.raises(DataError, match="grey has frames of 16x16 pixels, grey, .* make both grey or both RGB$"):
+        score_clips(tmp_path / "grey", folders[1], image_size=16, **names)
+    with pytest.raises(DataError, match="small has frames of 16x16 pixels, RGB, .* make them one size by --image-size$"):
+        score_clips(tmp_path / "small", folders[1], **names)
     write(tmp_path / "other" / "z" / "1.png", encoded(made("a")[0]))
     write(tmp_path / "other" / "z" / "2.png", encoded(made("a")[1]))
     with pytest.raises(DataError, match="has no frame z/1, as .* does; a clip and its truth have the same names"):

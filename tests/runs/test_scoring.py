@@ -200,6 +200,7 @@ def test_a_metric_whose_network_is_missing_does_not_stop_the_others(tmp_path: Pa
     assert set(scores.figures) == {"fd-random"} and set(scores.missing) == {"fid", "is", "sfid"}
     assert scores.missing["fid"].startswith("FID is the distance in the space inception alone")
     assert scores.missing["sfid"] == 'random has no "spatial"; inception has it'
+    assert scores.missing["is"] == 'random has no "logits"; inception, mnist-lenet, cifar10-resnet20 have it'
     with pytest.raises(
         ConfigError, match=r"^metrics: fid, kid cannot be measured: .*inception.*pt_inception-2015-12-05-6726825d.*" + str(cache)
     ):
@@ -226,6 +227,8 @@ def test_a_reference_may_be_a_run_or_a_folder_cut_as_the_run(tiny: Any, tmp_path
     scores = run.score(other.directory, metrics=["frechet"], features="random", count=34, **asked(run))
     assert scores.protocol["reference"]["weights"]["hash"] != scores.protocol["weights"]["hash"]
     assert scores.protocol["reference_count"] == 34
+    scores = score(npz(tmp_path / "a.npz", 40), other.directory, metrics=["frechet"], features="random", count=33, device="cpu")
+    assert (scores.protocol["count"], scores.protocol["reference_count"]) == (40, 33)
     folder = tmp_path / "photos"
     folder.mkdir()
     for k, image in enumerate(images(40, size=(12, 10), channels=3)):
@@ -257,10 +260,15 @@ def test_a_set_against_itself_is_at_no_distance(tmp_path: Path) -> None:
 
 def test_refusals(tiny: Any, tmp_path: Path) -> None:
     run, a, b = tiny("adm-digits"), npz(tmp_path / "a.npz", 40), npz(tmp_path / "b.npz", 40, seed=1, size=(8, 12))
+    low = npz(tmp_path / "low.npz", 40, size=(4, 30))
     cases: list[tuple[Any, Any, dict[str, Any], str]] = [
         (a, b, {}, f"image_size: {a} has images of 8x8, {b} of 12x8: make them alike with --image-size 8"),
+        (b, run, {}, f"image_size: {b} has images of 12x8, {run.directory} of 8x8: make them alike with --image-size 8"),
+        (low, run, {}, f"reference: {low} has images of 30x4, {run.directory} of 8x8: give images of the run's size, or larger ones"),
         (a, None, {"metrics": ["kid"]}, "metrics: kid cannot be measured: it compares with a reference; give one"),
         (a, b, {"count": 10}, f"count: got 10, but {a} is a set, of which all images count; leave it out"),
+        (a, run, {"count": 1}, "count: got 1, expected at least 2"),
+        (a, tiny("upsample-digits"), {"count": 91}, "count: got 91, expected 2 to 90, as many as the run can make of its held-out images"),
         (a, b, {"checkpoint": "best"}, f"checkpoint: got 'best', but {a} is a set of images, and no run makes images here"),
         (a, b, {"weights": "raw"}, f"weights: got 'raw', but {a} is a set of images, and no run makes images here; leave it out"),
         (a, b, {"precision": "bf16"}, "precision: got 'bf16', but "),

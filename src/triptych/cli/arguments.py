@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from triptych.runs import Run
 
 
-def first_argument(arguments: Sequence[str], *, usage: str) -> str:
-    """A verb's first argument, a run; raises ConfigError where it is missing or an option stands in its place."""
-    if not arguments:
-        raise ConfigError("", f"no run given; usage: {usage}")
-    if arguments[0].startswith("-"):
-        raise ConfigError("", f"got {arguments[0]!r} where the run directory is expected; usage: {usage}")
-    return arguments[0]
+What = Literal["run", "run or images", "images", "folder"]
+_EXPECTED = {"run": "the run directory is", "run or images": "a run or images are", "images": "the images are", "folder": "the folder is"}
 
 
-def require_argument(arguments: Sequence[str], what: Literal["images", "folder"], *, usage: str) -> None:
+def require_argument(arguments: Sequence[str], what: What, *, usage: str) -> None:
     """Raises ConfigError where the first of the arguments is missing, is empty, as a variable that is not set, or is an option."""
     if not arguments:
         raise ConfigError("", f"no {what} given; usage: {usage}")
     if not arguments[0] or arguments[0].startswith("-"):
-        expected = "images are" if what == "images" else "folder is"
-        raise ConfigError("", f"got {arguments[0]!r} where the {expected} expected; usage: {usage}")
+        raise ConfigError("", f"got {arguments[0]!r} where {_EXPECTED[what]} expected; usage: {usage}")
+
+
+def first_argument(arguments: Sequence[str], what: What = "run", *, usage: str) -> str:
+    """A verb's first argument; raises ConfigError as `require_argument` does."""
+    require_argument(arguments, what, usage=usage)
+    return arguments[0]
 
 
 def run_argument(arguments: Sequence[str], *, usage: str) -> str:

@@ -17,8 +17,8 @@ _USAGE_LINE = "triptych average RUN --length LENGTH [--at IMAGES] [--out FILE.sa
 USAGE = f"""usage: {_USAGE_LINE}
 
 Writes the power-function average of the weights of that length, as if the training had tracked it, out of the snapshots that it wrote
-(triptych train RECIPE --train.ema-lengths 0.05,0.1 --train.snapshot-every IMAGES). It is kept in the run, where triptych sample, evaluate,
-encode and export take it by --ema-length. They put it together themselves where it is not there, each time.
+(triptych train RECIPE --train.ema-lengths 0.05,0.1 --train.snapshot-every IMAGES). It is kept in the run, where triptych sample, translate,
+evaluate, encode and export take it by --ema-length. They put it together themselves where it is not there, each time.
 
   triptych average RUN --help    list all options
 

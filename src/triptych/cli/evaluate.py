@@ -110,9 +110,7 @@ def main(arguments: Sequence[str]) -> int:
         show_page(USAGE)
         return 0
     arguments = at_checkpoint(arguments)
-    images = first_argument(arguments, usage=_USAGE_LINE)
-    if not images:  # which would be the current folder
-        raise ConfigError("", f"got '' where a run or images are expected; usage: {_USAGE_LINE}")
+    images = first_argument(arguments, "run or images", usage=_USAGE_LINE)
     reference, for_help = flag_value("--reference", arguments), asks_for_help(arguments)
     if any(name in CLIP_METRICS for name in flag_words("--metrics", arguments)):
         if not for_help:

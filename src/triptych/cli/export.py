@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from triptych.cli.arguments import at_checkpoint, named_as_flags, run_argument
 from triptych.cli.output import show, show_page
 from triptych.core.config import Config, config
-from triptych.core.errors import ConfigError
-from triptych.interop.programs import Target
+from triptych.core.errors import CheckpointError, ConfigError
+from triptych.interop.programs import TARGETS, Target
 from triptych.runs.loading import WeightsChoice
 
-USAGE = """usage: triptych export RUN --to PROGRAM --out PATH [--checkpoint NAME] [--weights NAME | --ema-length LENGTH] [--drop-variance]
+_USAGE_LINE = "triptych export RUN --to PROGRAM --out PATH"
+
+USAGE = f"""usage: {_USAGE_LINE} [--checkpoint NAME] [--weights NAME | --ema-length LENGTH] [--drop-variance]
 
 Writes a run's weights for another program: guided-diffusion, a .pt with its flags beside it; diffusers, a folder (of diffusion models and
 autoencoders); nvidia, a .pt or .safetensors with the tensors' names of StyleGAN2, R3GAN, EDM or EDM2; or sit, a .pt of a transformer that
@@ -40,11 +42,11 @@ def main(arguments: Sequence[str]) -> int:
         show_page(USAGE)
         return 0
     arguments = at_checkpoint(arguments)
-    directory = run_argument(arguments, usage="triptych export RUN --to PROGRAM --out PATH")
+    directory = _run(arguments)
     options = configure(directory, arguments[1:])
     for name in ("to", "out"):
         if getattr(options, name) is None:
-            raise ConfigError(f"--{name}", "missing; usage: triptych export RUN --to PROGRAM --out PATH")
+            raise ConfigError(f"--{name}", f"missing; usage: {_USAGE_LINE}")
     assert options.to is not None and options.out is not None
 
     from triptych import runs
@@ -65,6 +67,16 @@ def main(arguments: Sequence[str]) -> int:
     for note in done.notes:
         show(f"note: {note}")
     return 0
+
+
+def _run(arguments: Sequence[str]) -> str:
+    """The run, the first argument; raises ConfigError and CheckpointError, and says where a program in its place belongs."""
+    try:
+        return run_argument(arguments, usage=_USAGE_LINE)
+    except CheckpointError:
+        if arguments[0] not in TARGETS:
+            raise
+        raise ConfigError("", f"got the program {arguments[0]} where the run is expected; usage: {_USAGE_LINE}") from None
 
 
 def configure(run: str, arguments: Sequence[str]) -> ExportOptions:

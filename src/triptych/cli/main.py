@@ -73,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] != ["imaginaire"]:  # which has a flag of that name too
         words = [argument for argument in words if argument != "--debug"]
     warnings.showwarning = lambda message, *_, **__: show(f"triptych: warning: {message}", error=True)
+    _open_closed_streams()
     try:
         try:
             with _failing_together(), _terminated_as_interrupted():
@@ -103,6 +104,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno == errno.ENAMETOOLONG:
             return _fail(UserError(f"{error.filename}: {error.strerror}"), EXIT_USER_ERROR, debug=debug)
         return _fail(error, EXIT_FAILED, debug=debug)
+
+
+def _open_closed_streams() -> None:
+    """Gives standard output and error, where the shell closed them (>&-), to the null device: else Python has None there."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  (for as long as the process lives)
 
 
 def _out_of_memory(error: Exception) -> RunError:

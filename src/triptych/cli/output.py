@@ -8,8 +8,15 @@ from triptych.core.errors import printable
 
 
 def show(line: str, *, error: bool = False) -> None:
-    """Prints one line, on standard error where it is about an error; control characters in it are written as escapes."""
-    print(printable(line), file=sys.stderr if error else sys.stdout, flush=True)
+    """Prints one line, on standard error where it is about an error; control characters in it are written as escapes.
+
+    Where standard error takes nothing (its terminal is gone, its disk is full), what is said there is lost, and not the exit code too.
+    """
+    try:
+        print(printable(line), file=sys.stderr if error else sys.stdout, flush=True)
+    except OSError:
+        if not error:
+            raise
 
 
 def show_page(text: str, *, error: bool = False) -> None:

@@ -12,6 +12,7 @@ from triptych.cli.arguments import (
     class_names,
     counted,
     finished,
+    flag_value,
     given_flag,
     label_values,
     named_as_flags,
@@ -195,6 +196,8 @@ def configure(run: str, arguments: Sequence[str], *, sampling: Config) -> tuple[
     """The options, and the settings of the sampler: those of the run with the flags laid over them."""
     from triptych.cli.settings import flags_of, parse
 
+    if flag_value(_FROM, arguments) == "":
+        raise ConfigError(_FROM, "got '', expected an .npz of latents (triptych encode makes it); leave it out to draw samples")
     with _called_from(), _naming_settings(sampling):
         options, settings = parse(
             [_LATENTS + argument.removeprefix(_FROM) if argument.split("=")[0] == _FROM else argument for argument in arguments],

@@ -47,7 +47,7 @@ class ScoreOptions(Loading):
     split: Literal["validation", "train", "all"] | None = None
     "The run's own images as reference: those of the training, held-out ones, or both; None: train (few-shot models: validation)."
     count: int | None = None
-    "Images that the run makes; None: as many as the reference has, at most 10000."
+    "Images that the run makes, or a run as --reference; None: as many as the reference has, at most 10000."
     image_size: str | None = None
     "Of two sets: 64, or 48x64 (height, width), to which all images are cut; None: they have one size."
     seed: int = 0

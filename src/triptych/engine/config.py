@@ -178,7 +178,9 @@ class TrainConfig(Config):
         if self.best_by != "validation":
             metrics = f"one of evaluate_metrics ({', '.join(self.evaluate_metrics) or 'which are none'})"
             self.require(self.best_by in self.evaluate_metrics, "best_by", f"validation, or {metrics}")
-            self.require(self.evaluate_every is not None, "evaluate_every", f"a number of images, for best_by is {self.best_by}")
+            self.require(
+                self.evaluate_every is not None, "evaluate_every", f"a number of images, or best_by validation: it is {self.best_by}"
+            )
         self.require(self.checkpoint_minutes is None or self.checkpoint_minutes > 0, "checkpoint_minutes", "a positive number, or nothing")
         self.require(0 < self.timeout_minutes <= 24 * 60, "timeout_minutes", "a positive number, at most 1440")
         self.require(self.shard_size is None or self.shard_size >= 2, "shard_size", "at least 2, or nothing")

@@ -97,8 +97,9 @@ class FolderClips(ClipSet):
         cut = image_size if not isinstance(image_size, str) else None
         self._made, self._real = open_pictures(made, image_size=cut), open_pictures(real, image_size=cut)
         if (self._made.size, self._made.channels) != (self._real.size, self._real.channels):
-            shapes = [f"{one.size[1]}x{one.size[0]} pixels, {one.channels} channels" for one in (self._made, self._real)]
-            raise DataError(f"{made} has frames of {shapes[0]}, {real} of {shapes[1]}", advice="make them one size by --image-size")
+            shapes = [f"{one.size[1]}x{one.size[0]} pixels, {'grey' if one.channels == 1 else 'RGB'}" for one in (self._made, self._real)]
+            advice = "make both grey or both RGB" if self._made.size == self._real.size else "make them one size by --image-size"
+            raise DataError(f"{made} has frames of {shapes[0]}, {real} of {shapes[1]}", advice=advice)
         keys, truth = _keys(self._made, made), {key: k for k, key in enumerate(_keys(self._real, real))}
         clips, whole = clips_of(keys), clips_of(list(truth))
         alone = next((key for key in keys if key not in truth), None)

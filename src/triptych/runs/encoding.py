@@ -339,7 +339,8 @@ class Coder:
         try:
             return type(self.settings).from_dict(latents.settings)
         except ConfigError as error:
-            raise ConfigError("latents", f"were encoded with settings that this run's encoder does not have ({error})") from error
+            reason = f"got some of another model, encoded with settings that this run's encoder does not have ({error})"
+            raise ConfigError("latents", f"{reason}; give latents that this run encoded") from error
 
     def _asked(self, way: str, inputs: str, labels: np.ndarray | None, count: int, settings: Config) -> Any:
         """All that one of the two ways depends on, for JSON."""

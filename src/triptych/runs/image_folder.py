@@ -16,6 +16,7 @@ from PIL import Image
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import whole
 from triptych.core.images import save_picture
+from triptych.data.files import LABELS_FILE
 from triptych.data.made import made_in, mark
 from triptych.data.stored import failure
 from triptych.engine.distributed import open_world
@@ -31,8 +32,11 @@ _FRAMES = "frames"
 class Folder(Sequence[np.ndarray]):
     """The store of the images made of each input; as a sequence uint8 (answers, h, w, c), read when they are asked for."""
 
-    def __init__(self, out: Path, files: Sequence[Sequence[str]], *, grid_rows: int) -> None:
-        """`files`: of each input those of its answers. Raises ConfigError or DataError where two files would be in one place."""
+    def __init__(self, out: Path, files: Sequence[Sequence[str]], *, grid_rows: int, labelled: bool = False) -> None:
+        """`files`: of each input those of its answers; `labelled`: a file of their labels will lie beside them.
+
+        Raises ConfigError or DataError where two files would be in one place.
+        """
         self._out, self._files = out, files
         names = [name for answers in files for name in answers]
         if grid_rows and GRID in names:
@@ -42,7 +46,7 @@ class Folder(Sequence[np.ndarray]):
         clash = set(names).intersection(parent.as_posix() for name in names for parent in PurePosixPath(name).parents)
         if clash:
             raise DataError(f"{out / min(clash)}: would have to be an image and a folder; rename one of the two inputs")
-        self._answers, self._written = names, [*names, *([GRID] if grid_rows else [])]
+        self._answers, self._written = names, [*names, *([GRID] if grid_rows else []), *([LABELS_FILE] if labelled else [])]
 
     def missing(self, items: range) -> Iterable[Sequence[int]]:
         """One group: images of one size are made together, wherever they stand."""
@@ -62,7 +66,7 @@ class Folder(Sequence[np.ndarray]):
         made = set(before.files)
         _refuse_foreign(out, names, made)
         if before.request != digest:
-            left = next((name for name in sorted(made - {*names, GRID}) if (out / name).exists()), None)
+            left = next((name for name in sorted(made - {*names, GRID, LABELS_FILE}) if (out / name).exists()), None)
             if left is not None:
                 raise DataError(
                     f"{out} already holds {left} of another request, which would be mixed with the new images; choose another folder "

@@ -15,7 +15,7 @@ from triptych.runs.files import check_apart, check_place, writing
 from triptych.runs.image_folder import Folder
 from triptych.runs.model_images import ModelImages
 from triptych.runs.pieces import digest_of
-from triptych.runs.sampling import png_names
+from triptych.runs.sampling import png_names, write_labels
 from triptych.runs.work import Part, Within, Work, make_missing
 
 
@@ -32,15 +32,17 @@ def check_target(place: Path, read: Sequence[object]) -> None:
 
 
 def keep(images: ModelImages, place: Path, *, world: World, progress: Watch) -> None:
-    """Writes all images to `place`, an .npz (arr_0, and arr_1 with labels) or a folder of PNGs; from then on they are read from there.
+    """Writes all images to `place`, an .npz (arr_0, and arr_1 with labels) or a folder of PNGs (and with labels a dataset.json).
 
-    An interrupted call goes on where it was. Raises DataError where `place` cannot be written, or has files that were not made so.
+    From then on they are read from there. An interrupted call goes on where it was. Raises DataError where `place` cannot be written, or
+    has files that were not made so.
     """
     if place.suffix:
         rows = looked_at(images, [_pixels(images)], out=place, groups_kept=1, world=world, progress=progress)["arr_0"]
         images.read_from(lambda items: rows[np.asarray(items)])
         return
-    folder = Folder(place, [[name] for name in png_names(len(images))], grid_rows=0)
+    names, labels = png_names(len(images)), images.labels
+    folder = Folder(place, [[name] for name in names], grid_rows=0, labelled=labels is not None)
 
     def make(items: Sequence[int], within: Within) -> Iterator[Part]:
         for first in range(0, len(items), GROUP):
@@ -52,6 +54,8 @@ def keep(images: ModelImages, place: Path, *, world: World, progress: Watch) -> 
         world.on_main(lambda: folder.claim(work.identity))
         make_missing(work, folder, world=world, progress=progress)
         world.barrier()
+        if labels is not None:
+            world.on_main(lambda: write_labels(place, names, labels))
     images.read_from(lambda items: np.concatenate([folder[item] for item in items]))
 
 

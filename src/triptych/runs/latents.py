@@ -218,7 +218,8 @@ def write_levels(path: Path, levels: Sequence[np.ndarray], others: Mapping[str, 
 def read_arrays(path: Path, *, kind: str, advice: str = "") -> dict[str, np.ndarray]:
     """All arrays of an .npz by name. Raises DataError for a file that is none; `kind` says of what it should be."""
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file; expected an .npz of {kind}{advice}")
+        found = "is no file" if path.exists() else "there is no such file"
+        raise DataError(f"{path}: {found}; expected an .npz of {kind}{advice}")
     try:
         return read_npz(path)
     except (DamagedArchive, MemoryError) as error:

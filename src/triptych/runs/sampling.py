@@ -303,8 +303,12 @@ def write_samples(out: Path, samples: Samples, columns: int | None = None) -> No
         for name, image in zip(names, samples.images, strict=True):
             save_picture(image, out / name)
         if samples.labels is not None:
-            labels = list(zip(names, samples.labels.tolist(), strict=True))
-            write_text(out / LABELS_FILE, json.dumps({"labels": labels}, indent=0) + "\n")
+            write_labels(out, names, samples.labels)
+
+
+def write_labels(out: Path, names: Sequence[str], labels: np.ndarray) -> None:
+    """Writes the dataset.json of a folder: the label of each of its images."""
+    write_text(out / LABELS_FILE, json.dumps({"labels": list(zip(names, labels.tolist(), strict=True))}, indent=0) + "\n")
 
 
 def write_grid(path: Path, samples: Samples, *, columns: int | None = None) -> None:

@@ -121,10 +121,10 @@ def score(
     `images`: a run, or a folder, .zip, .tar, .npz or .npy. `reference`: likewise, or a file of statistics; None: of a run its training
     images, or those of `split`. `metrics`: None for `USUAL`. `features`: the network's name in SPACES; None: see `default_space`.
     `features_weights`: the file of its weights; None: that of the user's cache. `request`, `count`: which images a run makes, and how
-    many; None: as many as the reference has, at most 10,000. `image_size`: of two sets, a side, or height and width. `settings`: of the
-    metrics that compare sets; `single`: what the others are told, which look at one image after the other. `out`: None for a name in the
-    run's folder evaluations, for sets: nowhere. `keep_samples`: a folder or .npz for the images that a run makes. An
-    interrupted call goes on where it was, and a finished one is read.
+    many, also a run that a set is held against; None: as many as the reference has, at most 10,000. `image_size`: of two sets, a side, or
+    height and width. `settings`: of the metrics that compare sets; `single`: what the others are told, which look at one image after the
+    other. `out`: None for a name in the run's folder evaluations, for sets: nowhere. `keep_samples`: a folder or .npz for the images that a
+    run makes. An interrupted call goes on where it was, and a finished one is read.
 
     Raises ConfigError, CheckpointError and DataError where nothing can be measured, RunError for outputs that are not finite.
     """
@@ -137,7 +137,8 @@ def score(
     world = open_world(chosen.device)
 
     def open_subject() -> Subject:
-        return _subject(images, image_size=image_size, count=count, kept=kept, request=request, loading=chosen)
+        own = None if is_run(reference) else count  # of a set it is the run's that it is held against
+        return _subject(images, image_size=image_size, count=own, kept=kept, request=request, loading=chosen)
 
     subject = _main_first(open_subject, world)
     other = None
@@ -212,7 +213,7 @@ def _main_first(opened: Callable[[], Opened], world: World) -> Opened:
 def _decide(subject: Subject, reference: Reference | None, count: int | None) -> None:
     """How many images runs make."""
     if isinstance(reference, RunSide):
-        reference.decide(None, reference=0 if count is None else count)
+        reference.decide(count if isinstance(subject, PictureSide) else None, reference=count or 0)
     if isinstance(subject, RunSide):
         subject.decide(count, reference=0 if reference is None else len(reference))
 
@@ -282,8 +283,9 @@ def drop_impossible(wanted: Wanted, embedder: Embedder | None, reference: Refere
         if name == FID and not is_fid(embedder):
             wanted.drop([name], f"FID is the distance in the space {INCEPTION} alone, with its own resize; frechet measures it here")
         elif lacking:
-            able = ", ".join(space for space, entry in SPACES.items() if set(metric.outputs) <= set(entry.outputs)) or "no network"
-            wanted.drop([name], f'{embedder.name} has no "{lacking[0]}"; {able} has it')
+            able = [space for space, entry in SPACES.items() if set(metric.outputs) <= set(entry.outputs)]
+            has = f"{', '.join(able) or 'no network'} {'have' if len(able) > 1 else 'has'} it"
+            wanted.drop([name], f'{embedder.name} has no "{lacking[0]}"; {has}')
         elif metric.reference != "none" and reference is None:
             wanted.drop([name], "it compares with a reference; give one")
         elif metric.reference != "none" and reference is not None and len(reference) == 1:
