@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ from triptych.cli import (
     train,
     translate,
 )
-from triptych.cli.arguments import flag_words
+from triptych.cli.arguments import flag_words, named_as_flags
 from triptych.cli.main import VERBS, main
 from triptych.cli.settings import flags_of
 from triptych.core.errors import ConfigError
@@ -301,7 +302,7 @@ def test_the_tutorial_shows_what_is_accepted_and_what_is_refused() -> None:
     text = (ROOT / "docs/tutorial.md").read_text("utf-8")
     section = text.partition("## 3.")[2].partition("## 4.")[0]
     same, accepted, refused = (shlex.split(block) for block in re.findall(r"```sh\n(.*?)```", section, flags=re.DOTALL))
-    (said,) = re.findall(r"```\n(data.*?)\n```", section)
+    (said,) = re.findall(r"```\n(triptych: error: .*?)\n```", section)
     base = train.base_of("adm-digits")
     changed = []
     for command in (same, accepted, refused):
@@ -310,9 +311,45 @@ def test_the_tutorial_shows_what_is_accepted_and_what_is_refused() -> None:
         changed.append(config)
     assert accept_changes(base.config, changed[0], directory="runs/digits") == []
     assert "train.total_images changed from" in accept_changes(base.config, changed[1], directory="runs/digits")[0]
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError) as caught, named_as_flags(changed[2]):
         accept_changes(base.config, changed[2], directory="runs/digits")
-    assert str(caught.value) == said
+    assert said == f"triptych: error: {caught.value}"
+
+
+@pytest.mark.parametrize(("page", "script"), [("glow", glow), ("guided-diffusion", guided_diffusion)])
+def test_pages_of_other_command_lines_show_what_is_printed(
+    page: str, script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("photos", "cifar-10-batches-bin"):
+        (tmp_path / folder).mkdir()
+    path = ROOT / f"docs/how-to/{page}.md"
+    (shown,) = re.findall(r"^    (triptych train .*) \.\.\.$", path.read_text("utf-8"), flags=re.MULTILINE)
+    first = next(commands(path))
+    flags = script.read(*([first[2], first[3:]] if script is guided_diffusion else [first[2:]]))
+    assert shlex.join(["triptych", *next(script.commands(flags))]).startswith(shown)
+
+
+def test_the_page_on_training_names_the_recipes_that_choose_their_precision() -> None:
+    text = " ".join((ROOT / "docs/how-to/train.md").read_text("utf-8").split())
+    listed = re.search(r"Recipes of digits and MNIST are `auto`, as are those of (.*?)\. (.*?) are float32, and so is Glow", text)
+    assert listed is not None
+    named, float32 = (tuple(re.findall(r"`([\w-]+)`", part)) for part in listed.groups())
+    for name in recipes():
+        says = re.search("digits|mnist", name) or name.startswith(named)
+        assert (load_recipe(name).train.precision == "auto") == bool(says and name not in float32 and not name.startswith("glow-")), name
+
+
+def test_the_page_on_networks_has_the_speeds_that_were_measured() -> None:
+    page = ROOT / "docs/how-to/feature-networks.md"
+    section = page.read_text("utf-8").partition("## How fast they are")[2].partition("## ")[0]
+    (results,) = re.findall(r"\]\((.*?)\)", section)
+    rows = [re.split(r" *\| *", line) for line in (page.parent / results).read_text("utf-8").splitlines()]
+    measured = {row[1]: float(row[3]) for row in rows if len(row) == 7 and re.fullmatch(r"[\d.]+", row[3])}
+    said = re.findall(r"`([\w-]+)` ([\d,]*\d)", section)
+    assert len(said) > 5
+    for name, speed in said:
+        assert float(speed.replace(",", "")) == pytest.approx(measured[name], rel=0.1), name
 
 
 def test_pages_have_the_titles_that_the_readme_links_them_by() -> None:
