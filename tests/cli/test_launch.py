@@ -313,9 +313,9 @@ def test_a_job_is_submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
 
 
 SAVED = f"echo 'stopped by SIGTERM at 64 images {STOPPED}' >> run/log.txt"
+STOPPED_IN_IT = "kill -USR1 $PPID; sleep 5 &> /dev/null & wait"  # the pipe of the job would wait for its end
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("training", "state", "before", "code", "requeued"),
     [
@@ -327,8 +327,8 @@ SAVED = f"echo 'stopped by SIGTERM at 64 images {STOPPED}' >> run/log.txt"
         ("exit 1", "RUNNING", SAVED, 1, False),  # that was the start before
         ("exit 1", "RUNNING PreemptTime=2026-11-23T00:00:00", "", 0, True),  # before there was anything to save
         ("exit 0", "RUNNING PreemptTime=2026-11-23T00:00:00", "", 0, False),  # finished all the same
-        ("trap 'sleep 0.1; exit 1' USR1; kill -USR1 $PPID; sleep 5 & wait", "RUNNING", "", 0, True),
-        (f"trap '{SAVED.replace(chr(39), '')}; exit 1' USR1; kill -USR1 $PPID; sleep 5 & wait", "RUNNING", "", 0, True),
+        (f"trap 'sleep 0.1; exit 1' USR1; {STOPPED_IN_IT}", "RUNNING", "", 0, True),
+        (f"trap '{SAVED.replace(chr(39), '')}; exit 1' USR1; {STOPPED_IN_IT}", "RUNNING", "", 0, True),
     ],
 )
 def test_what_was_stopped_is_queued_again(tmp_path: Path, training: str, state: str, before: str, code: int, requeued: bool) -> None:

@@ -168,6 +168,7 @@ def state_without(name: str):
         (lambda path: (path / "state.json").write_text("[]"), r"state.json is damaged"),
         (state_with(files=None), r"state.json is damaged: files is null, expected names of files that"),
         (state_with(files={"../model.safetensors": "0" * 64}), r"files is .*, expected names of files that a checkpoint can have"),
+        (state_with(files={"model/0/1.safetensors": "0" * 64}), r"files is .*, expected names of files that a checkpoint can have"),
         (state_with(files={"model.safetensors": "0" * 63}), r"expected names of files that .*, and their SHA-256"),
         (state_with(files={"model.safetensors": 3}), r"expected names of files that .*, and their SHA-256"),
         *(

@@ -479,6 +479,13 @@ def test_a_checkpoint_that_several_processes_wish_for_is_written_once(tmp_path, 
     assert list_checkpoints(tmp_path / "run/checkpoints") == [16, 32, 48, 64]
 
 
+def test_a_finished_run_gives_up_the_checkpoints_that_it_shall_keep_no_more(tmp_path):
+    run(make_loop(seeded(Denoiser), tmp_path, checkpoint_every=16, keep_last=3))
+    assert list_checkpoints(tmp_path / "checkpoints") == [32, 48, 64]
+    run(resumed(tmp_path, Denoiser(), keep_last=1))
+    assert list_checkpoints(tmp_path / "checkpoints") == [64]
+
+
 def test_clipping_bounds_the_gradient_of_the_step(tmp_path):
     loop = make_loop(
         seeded(Denoiser), tmp_path / "run", total_images=8, optim=OptimConfig(learning_rate=1.0, name="adamax", clip_norm=1e-3)

@@ -7,6 +7,7 @@ import sys
 import warnings
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from PIL import Image
 
 from triptych.core.errors import CheckpointError, ConfigError
+from triptych.engine import metric_log
 from triptych.engine.config import LogConfig
 from triptych.engine.metric_log import MetricLog, read_metrics
 from triptych.engine.run_directory import RunDirectory
@@ -66,12 +68,27 @@ def test_a_resume_supersedes_what_came_after_it(tmp_path: Path) -> None:
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 8  # nothing is truncated
 
 
-def test_time_goes_on_from_the_line_resumed_at(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text('{"images": 100, "time": 50.0}\n{"images": 200, "time": 90.0}\n')
+def test_time_goes_on_from_the_line_resumed_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ({"images": 50, "time": 20.0}, {"images": 100, "time": 50.0}, {"images": 200, "time": 90.0})
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    clock = SimpleNamespace(now=7.0)
+    monkeypatch.setattr(metric_log, "time", SimpleNamespace(monotonic=lambda: clock.now))
     with open_log(tmp_path) as log:
+        clock.now += 1.0
         log.resumed(100)
+        clock.now += 2.3456
+        with log.paused():
+            clock.now += 1000
         log.write(150, {})
-    assert 50 <= read_metrics(tmp_path / "metrics.jsonl")[-1]["time"] < 80
+    assert read_metrics(tmp_path / "metrics.jsonl")[-1]["time"] == 53.346
+
+
+def test_the_end_of_a_long_log_begins_within_a_line_and_nothing_is_said_of_that(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(f'{{"images": {k}, "loss": 1.0}}\n' for k in range(10, 20)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [line["images"] for line in read_metrics(path, last_bytes=70)] == [18, 19]
 
 
 @pytest.mark.parametrize("torn", ['{"images": 200, "lo', '{"images": 200, "loss": 2.0}', "\0\0\0\0"])
@@ -244,10 +261,18 @@ def test_a_damaged_line_does_not_keep_a_run_from_going_on(tmp_path: Path) -> Non
 
 
 def test_a_torn_line_is_no_damage(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text('{"images": 2}\n{"images": 3, "lo\n{"images": 4}\n{"ima')
+    (tmp_path / "metrics.jsonl").write_text('{"images": 2}\n{"images": 3, "lo\n\0\0\0\n{"images": 4}\n{"ima')
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert [line["images"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [2, 4]
+
+
+def test_a_line_is_on_the_disk_when_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, synced = tmp_path / "metrics.jsonl", list[str]()
+    monkeypatch.setattr(metric_log.os, "fsync", lambda file: synced.append(path.read_text()))
+    with open_log(tmp_path) as log:
+        log.write(1, {"loss": 2.0})
+    assert synced == [path.read_text()] and len(synced[0].splitlines()) == 1
 
 
 def test_names_in_the_log_are_printable(tmp_path: Path) -> None:

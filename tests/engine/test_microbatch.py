@@ -178,6 +178,20 @@ def test_coupled_samples_end_the_run_and_nothing_is_lost(tmp_path):
     assert bytes_of(tmp_path / "run", 32) == bytes_of(tmp_path / "stopped", 32)
 
 
+def test_half_an_iteration_is_not_saved(tmp_path):
+    class Game(Pair):
+        couples_samples = True
+
+        def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
+            if phase.name == "generator" and self.progress[-1].images_seen:
+                raise ERRORS["cuda"]
+            return super().loss(phase, batch, rng)
+
+    with pytest.raises(DoesNotFit):
+        run(make_loop(seeded(Game), tmp_path))
+    assert list_checkpoints(tmp_path / "checkpoints") == [], "the discriminator has taken a step more than the generator"
+
+
 @pytest.mark.parametrize(
     ("room", "group", "said", "tried"), [(7, 4, "4 fit", [4]), (1, 1, "1 fit", [7, 6, 4, 1, 2]), (3, 4, "triptych plan", [4])]
 )

@@ -17,7 +17,7 @@ import pytest
 from triptych.core import locks
 from triptych.core.errors import CheckpointError
 from triptych.core.files import temporary_path
-from triptych.engine.run_directory import RunDirectory, list_checkpoints
+from triptych.engine.run_directory import RunDirectory, list_checkpoints, run_that_keeps
 
 DOCUMENT = {"model": {"kind": "a:B", "width": 3}, "train": {"betas": [0.9, 0.999], "microbatch": None}}
 
@@ -125,6 +125,24 @@ def test_an_empty_folder_or_one_of_a_start_that_was_cut_short_is_used(tmp_path: 
     (tmp_path / "checkpoints").mkdir()
     RunDirectory(tmp_path).create()
     assert (tmp_path / "samples").is_dir()
+
+
+def test_all_that_a_run_has_of_its_own_is_no_other_thing(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    named = [path for path in vars(run).values() if path not in (run.root, run.config_path)]
+    places = [*named, run.autoencoder.root, run.first_frames.root, *(tmp_path / name for name in ("evaluations", "report.html", "wandb"))]
+    for place in places:
+        place.touch()
+    assert len(named) > 10
+    run.check()
+    run.write_config(DOCUMENT)
+    assert [run_that_keeps(place) for place in places] == [tmp_path] * len(places)
+
+
+def test_a_configuration_may_name_a_million_classes(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.write_config({"names": "n01440764, " * 2_000_000})
+    assert len(run.read_config()["names"]) == 22_000_000
 
 
 def test_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:

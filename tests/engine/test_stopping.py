@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,6 +126,15 @@ def test_a_stop_in_a_step_leaves_what_was_due_to_the_next_start(tmp_path, unbrok
     assert work.begun == ["validation", "grid", "grid", "evaluation"]  # those at 16
     assert going_on(tmp_path).begun == ["validation", "grid", "grid", "evaluation"] * 2
     assert ended(tmp_path) == unbroken
+
+
+def test_what_is_due_within_an_iteration_is_made_at_its_end_and_made_up_for_there(tmp_path):
+    drawn: list[str] = []
+    given = {"grids": {"": lambda path, watch: drawn.append(path.stem)}, "sample_every": 12}
+    loop = make_loop(seeded(Denoiser), tmp_path, **given)
+    assert not loop.run(stop_after(loop, 16)) and not drawn  # iterations end at 8 and 16
+    assert run(resumed(tmp_path, Denoiser(), **given))
+    assert [int(name) for name in drawn] == [16, 24, 40, 48, 64]
 
 
 def test_a_finished_run_makes_the_grids_that_it_lacks(tmp_path, unbroken):
@@ -272,6 +282,34 @@ def test_another_signal_ends_at_once_but_not_one_that_only_repeats_the_first(mon
         except KeyboardInterrupt as error:
             ends += not isinstance(error, Stopped)
     assert ends == forced
+
+
+def test_a_signal_again_within_a_second_is_the_same_wish(monkeypatch):
+    clock, stop = SimpleNamespace(now=50.0), StopRequest()
+    monkeypatch.setattr(signals, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    for now in (50.0, 50.99):
+        clock.now = now
+        stop.signalled(signal.SIGTERM)
+    clock.now = 51.0
+    with pytest.raises(KeyboardInterrupt):
+        stop.signalled(signal.SIGINT)
+
+
+def test_other_processes_are_listened_to_once_a_second(monkeypatch):
+    class Two(World):
+        def has_word(self, word: str) -> bool:
+            asked.append(clock.now)
+            return clock.now >= 52
+
+    clock, asked, stop, two = SimpleNamespace(now=0.0), list[float](), StopRequest(), Two(0, 2, torch.device("cpu"))
+    monkeypatch.setattr(signals, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    for now in (50.0, 50.5, 50.99, 51.0, 51.99):
+        clock.now = now
+        stop.look(two)
+    clock.now = 52.0
+    with pytest.raises(Stopped, match="another process"):
+        stop.look(two)
+    assert asked == [50.0, 51.0, 52.0]
 
 
 @pytest.mark.parametrize("first", [signal.SIGUSR1, signal.SIGHUP])

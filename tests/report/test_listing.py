@@ -56,6 +56,12 @@ def test_what_is_known_of_a_run(tmp_path: Path) -> None:
     assert listed(write_run(tmp_path / "b", recipe=None)).recipe == "Glow"
 
 
+def test_a_line_without_a_loss_says_none(tmp_path: Path) -> None:
+    names = ("learning_rate", "network/log2_loss_scale", "denoise/gradient_norm", "denoise/loss_q1", "images_per_second", "memory_bytes")
+    run = listed(write_run(tmp_path / "a", lines=(*LINES, *({"images": 300, "time": 9.0, name: 0.1} for name in names))))
+    assert run.figures == {"denoise/loss": 0.4, "validation/denoise/loss": 0.6}
+
+
 def test_an_evaluation_in_training_is_no_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evaluation = {"images": 200, "time": 9.0, "evaluation/kid_error": 0.01, "evaluation/kid": 0.25, "evaluation/recall": 0.5}
     run = listed(write_run(tmp_path / "a", lines=(*LINES, evaluation)))
@@ -148,6 +154,34 @@ def test_the_table_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     page = capsys.readouterr().out
     assert "denoise/loss  0.4" in page and "50 images" in page and "best" in page and "samples/000000200.png" in page
     assert page.endswith("triptych train 'runs/my digits'   goes on with it\n")
+
+
+def test_the_page_of_a_run_ends_with_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = ({"images": 1_000, "denoise/loss": 0.5},)
+    train = f"triptych train {tmp_path}"
+    for name, numbers, further in (
+        ("finished", (500, 1_000), "/finished --train.total-images 2000   trains it on, twice as long"),
+        ("lost", (), "/lost   begins it, at 0 images"),
+    ):
+        write_run(tmp_path / name, numbers=numbers, lines=seen)
+        assert main(["runs", str(tmp_path / name)]) == 0
+        assert capsys.readouterr().out.splitlines()[-1] == train + further
+
+
+def test_the_page_of_a_run_names_the_newest_twelve_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write_run(tmp_path / "a")
+    for k in range(14):
+        path = root / f"samples/{k:09d}.{'PNG' if k == 13 else 'png'}"
+        path.write_bytes(b"x")
+        os.utime(path, (DATE + k, DATE + k))
+    assert main(["runs", str(root)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index("pictures")
+    assert [line.rpartition("/")[2] for line in lines[at + 1 : at + 14]] == [
+        "  2 older ones",
+        *(f"{k:09d}.png" for k in range(2, 13)),
+        "000000013.PNG",
+    ]
 
 
 def test_a_name_that_would_command_the_terminal_is_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

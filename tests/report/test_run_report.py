@@ -423,7 +423,9 @@ def test_the_page_is_begun_with_few_pictures_and_keeps_them(tmp_path: Path, monk
         ("glow-digits", ["evaluate {run}"], ["--metrics frechet"]),
         ("funit-omniglot", ["translate {run} INPUT --style IMAGES --out made"], []),
         ("fs-vid2vid-faceforensics", ["translate {run} INPUT --style IMAGES --out made"], []),
-        ("spade-camvid", ["translate {run} INPUT --out made"], ["--style"]),
+        ("spade-camvid", ["translate {run} INPUT --out made", "evaluate {run} --metrics frechet"], ["--style"]),
+        ("classifier-digits", ["sample OTHER --guide {run} --out grid.png"], ["evaluate", "--count"]),
+        ("upsample-digits", ["sample {run} --base IMAGES --out large.png", "evaluate {run}"], ["--count"]),
     ],
 )
 def test_the_commands_are_those_that_work(tmp_path: Path, recipe: str, there: list[str], absent: list[str]) -> None:
@@ -582,6 +584,15 @@ def test_what_a_recipe_leaves_to_the_training_is_no_other_setting(tmp_path: Path
         assert setting.recipe == "auto" and (setting in facts.differing) == listed
     facts = facts_of(made_run(tmp_path / "c", recipe="glow-digits", changes={"train": {"precision": "bf16"}}))
     assert "train.precision" in {setting.name for setting in facts.differing}, "where the recipe says which"
+    (setting,) = facts_of(made_run(tmp_path / "d", changes={"train": {"compile": "off"}})).differing
+    assert (setting.name, setting.value, setting.recipe) == ("train.compile", "off", "auto"), "in its place nothing is written"
+
+
+def test_so_many_classes_are_named(tmp_path: Path) -> None:
+    names = [f"n{k:02}" for k in range(13)]
+    for count, more in ((12, ""), (13, ", ...")):
+        facts = facts_of(made_run(tmp_path / str(count), class_names=names[:count]))
+        assert facts.images == f"16 x 16 pixels, grey, {count} classes ({', '.join(names[:12])}{more})"
 
 
 def test_the_templates_library_is_imported_when_a_page_is_due() -> None:

@@ -21,7 +21,7 @@ from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory
 from triptych.evaluation.bits_per_dim import BitsPerDimConfig
 from triptych.recipes.config import RunConfig
-from triptych.runs import Run, latent_data, open_run, train
+from triptych.runs import Run, beginning, latent_data, open_run, train
 from triptych.runs.bad_images import BadImages
 from triptych.runs.packing import pack_data
 
@@ -148,6 +148,16 @@ def test_a_run_keeps_its_list(tmp_path, photos):
     assert json.loads((tmp_path / "run" / "config.json").read_text())["data"]["skip"] == str(listed)
     (tmp_path / "run").rename(tmp_path / "elsewhere")
     assert open_run(tmp_path / "elsewhere").config.data.skip == str(tmp_path / "elsewhere" / "left_out.json")
+
+
+def test_a_list_of_the_same_images_may_lie_elsewhere_and_no_other_takes_its_place(tmp_path, photos):
+    directory, earlier = RunDirectory(tmp_path), config(photos, skip=str(tmp_path / "first.json"))
+    for place, names in ((directory.left_out, BAD), (tmp_path / "same.json", BAD), (tmp_path / "other.json", BAD[1:])):
+        write_skip(place, dict.fromkeys(names, ""))
+    same, other = (config(photos, skip=str(tmp_path / name)) for name in ("same.json", "other.json"))
+    assert beginning._with_own_list(earlier, same, directory) == (earlier, [])
+    with pytest.raises(ConfigError, match=r"it is not the list of this run: 0 of its images are not in .*, and 1 are missing"):
+        beginning._with_own_list(earlier, other, directory)
 
 
 # Elsewhere

@@ -35,6 +35,7 @@ from triptych.recipes.config import RunConfig
 from triptych.runs import Run, open_run
 from triptych.runs.clip_scoring import RunClips
 from triptych.runs.document import RunDocument
+from triptych.runs.first_frames import run_first_frames
 from triptych.runs.loading import Loading
 
 SIDE, CLASSES, FRAMES = 16, 3, 4
@@ -165,12 +166,22 @@ def test_a_run_that_is_kept_begins_all_clips(clips: Run, tmp_path: Path) -> None
     begun = clips.translate({"labels": [label(0, 0)], "points": [points(0)]}, first=others.directory, **CPU).images
     assert np.array_equal(begun[0][0], single_frame(others, 0, 0)) and not np.array_equal(begun[0], once[0]), "and so does a run"
 
-    held = RunClips(clips, clips.open(Loading(device="cpu")), frames=None, count=None).clip(0).made
+
+def test_the_run_that_is_named_goes_before_the_one_that_is_kept_which_begins_held_out_clips(clips: Run, tmp_path: Path) -> None:
+    other, named, opened = single(tmp_path / "single"), single(tmp_path / "named", seed=4), clips.open(Loading(device="cpu"))
+    assert run_first_frames(None, clips, opened) is None
+    shutil.copytree(other.directory, clips.paths.first_frames.root)
+    for first, run in ((None, other), (named.directory, named)):
+        found = run_first_frames(first, clips, opened)
+        assert found is not None
+        made = found.frame(0, 0, {"labels": torch.from_numpy(label(0, 0))[None]})
+        assert made is not None and np.array_equal(made, single_frame(run, 0, 0))
+    held = RunClips(clips, opened, frames=None, count=None).clip(0).made
     data = clips.config.data.open().validation
     assert data is not None
     shown = int(Path(data.key(0)).parent.name)
-    assert np.array_equal(held[0], single_frame(other, 0, 0, maps_of=shown))
-    assert np.array_equal(held[-1], clips.translate(None, **CPU).images[0][0])
+    assert np.array_equal(held[0], single_frame(other, 0, 0, maps_of=shown)) and not np.array_equal(held[0], held[-1])
+    assert np.array_equal(held[-1], clips.translate(None, **CPU).images[0][0]), "the last frame stands for the clip"
 
 
 def test_still_images_are_counted_by_their_numbers(clips: Run, tmp_path: Path) -> None:

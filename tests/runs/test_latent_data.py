@@ -37,6 +37,8 @@ from triptych.runs.latent_space import LatentSpace, copy_bytes, shown_by
 from triptych.runs.loading import Loading
 from triptych.runs.model_images import ImageRequest, maker_of
 from triptych.runs.pieces import Pieces
+from triptych.runs.stored import outline
+from triptych.runs.training import initialize_from
 
 COUNT, SIDE = 24, 16
 TRAINING = {"batch_size": 8, "sample_count": 4, "validate_images": 8, "ema_rates": (0.5,)}
@@ -141,6 +143,17 @@ def test_changed_images_and_classes_are_encoded_anew(folder: Path, tmp_path: Pat
             (tmp_path / "images" / f"{name}.png").unlink()
     already, moved = made()
     assert not already and not np.array_equal(moved["mean"], after["mean"])
+
+
+def test_latents_of_a_changed_image_are_others(folder: Path, tmp_path: Path):
+    shutil.copytree(folder / "images", tmp_path / "images")
+
+    def already() -> bool:
+        return encode_data(tmp_path / "images", open_run(folder / "kl"), tmp_path / "made.npz", device="cpu").already
+
+    assert (already(), already()) == (False, True)
+    Image.new("RGB", (SIDE, SIDE)).save(tmp_path / "images/a/000.png")
+    assert not already()
 
 
 def test_pieces_of_a_call_that_was_killed_at_its_end_are_removed(folder: Path):
@@ -345,6 +358,14 @@ def test_a_folder_of_images_in_the_place_of_latents_is_told_how_to_encode(folder
         latents_of(folder, path=str(folder / "images"), source="latents").open()
 
 
+def test_a_start_from_weights_of_other_latents_says_so_first(run: Run):
+    assert run.spec.latents is not None
+    other = replace(run.spec, latents=replace(run.spec.latents, scaled_to=1.0))
+    plain, warned = (initialize_from(outline(run.config, run.spec), run.directory, spec) for spec in (run.spec, other))
+    assert len(plain) == 1 and warned[0] == plain[0] and len(warned) == 2
+    assert f"warning: {run.directory} learned others (scaled_to 1.0 in place of 0.5); triptych data encode IMAGES" in warned[1]
+
+
 @pytest.mark.slow
 def test_weights_of_other_latents_are_warned_of(folder: Path, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """The same latents say nothing; those of another scale, and images, do."""
@@ -448,6 +469,11 @@ def test_an_autoencoder_that_is_not_what_it_was_is_one_line(folder: Path, run: R
         with pytest.raises(CheckpointError, match=said) as found:
             LatentSpace(replace(spec, **change), world, none)
         assert "\n" not in str(found.value)
+
+
+def test_a_plan_counts_the_copy_of_an_autoencoder_until_it_is_there(run: Run, tmp_path: Path):
+    assert run.spec.latents is not None
+    assert copy_bytes(run.spec.latents, RunDirectory(run.directory)) == 0 < copy_bytes(run.spec.latents, RunDirectory(tmp_path))
 
 
 def moved(run: Run, place: Path, *, autoencoder: Path, copy: bool = True) -> Path:

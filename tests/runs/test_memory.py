@@ -115,6 +115,8 @@ def test_a_plan_measures_the_size_that_it_asks_for_or_none(room):
 def test_what_was_asked_for_is_checked():
     document = RunDocument(config(), open_spec(), None).with_microbatch(3)
     assert RunDocument.from_dict(document.to_dict()) == document
+    smaller = document.with_microbatch(2)
+    assert (smaller.config.train.microbatch, smaller.asked) == (2, {"train.microbatch": None}), "what was asked for first"
     for wrong in ([], {"train.seed": 3}):
         with pytest.raises(CheckpointError, match="asked: expected nothing but train.microbatch"):
             RunDocument.from_dict(document.to_dict() | {"asked": wrong})

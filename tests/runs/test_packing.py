@@ -448,7 +448,7 @@ def test_the_command(tmp_path, capsys):
     assert "--out: missing" in capsys.readouterr().err
     for words, said in (
         ("--out=pack.tar", "--out: got 'pack.tar', expected a name that ends with .npz or .zip"),
-        ("--workers=-1", "--workers: got -1, expected 0 or more, or nothing"),
+        ("--workers=-1", "--workers: got -1, expected 0 to 1024, or nothing"),
     ):
         assert main([*command, words]) == 2
         assert said in capsys.readouterr().err

@@ -31,6 +31,7 @@ from triptych.data.images import ImageSet
 from triptych.data.made import STAMP, mark
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
 from triptych.engine.distributed import World
+from triptych.engine.loop import Loop
 from triptych.engine.metric_log import read_metrics
 from triptych.engine.schedule import scheduled_rate
 from triptych.recipes.catalogue import load_recipe, recipes
@@ -45,7 +46,7 @@ from triptych.runs.guidance import guided
 from triptych.runs.loading import Loading
 from triptych.runs.opening_lines import long_warmup
 from triptych.runs.sampling import Samples, label_list, write_samples
-from triptych.runs.stored import build
+from triptych.runs.stored import build, outline
 from triptych.runs.training import initialize_from
 
 
@@ -245,6 +246,19 @@ def test_counts_at_an_anchor_size_are_those_of_one_process(tmp_path):
     assert again.checkpoints()[-1] == 72, "the same command goes on"
 
 
+def test_the_page_says_that_a_run_was_begun_again_before_its_first_step(trained, tmp_path, monkeypatch):
+    place, pages = shutil.copytree(trained.directory, tmp_path / "run"), []
+
+    def ended(loop: Loop, stop: object) -> None:
+        pages.append((place / "report.html").read_text())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Loop, "run", ended)
+    with pytest.raises(KeyboardInterrupt):
+        train(trained.config.updated({"train": {"total_images": 48}, "log": {"report": True}}), place, device="cpu")
+    assert "begun again" in pages[0] and "(50 %)" in pages[0]
+
+
 @pytest.mark.slow
 def test_a_randomized_seed_is_recorded_and_kept(tmp_path):
     wish = config(train={"randomized_seed": True, "total_images": BATCH})
@@ -266,11 +280,11 @@ def test_init_from_takes_what_fits_and_names_the_rest(trained, tmp_path):
     assert not torch.allclose(build(other, run.spec).state_dict()[name], trained.tensors()[name], atol=0.02)
 
 
-@pytest.mark.slow
 def test_init_from_names_ten_tensors_that_do_not_fit(trained):
-    model = build(trained.config.updated({"model": {"network": {"num_channels": 64}}}), trained.spec)
+    model = outline(trained.config.updated({"model": {"network": {"num_channels": 64}}}), trained.spec)
     _, *lines, more = initialize_from(model, trained.directory, trained.spec)
-    anew = [name for name, tensor in model.state_dict().items() if tensor.shape != trained.tensors()[name].shape]
+    before = trained.tensors()
+    anew = [name for name, tensor in model.state_dict().items() if tensor.shape != before[name].shape]
     assert [line.removeprefix("init-from: ").split()[0] for line in lines] == anew[:10]
     assert more == f"init-from: and {len(anew) - 10} tensors more"
 

@@ -362,6 +362,13 @@ def test_copies_among_a_part_of_the_images_are_said_to_be(tmp_path):
     assert other.measured_so({"score": 0.1, "images": 100, "by": other.by}), "of an earlier version"
 
 
+@pytest.mark.parametrize(("best_by", "better", "worse"), [("kid", 0.1, 0.2), ("copies", 0.1, 0.2), ("recall", 0.2, 0.1)])
+def test_the_best_is_the_lowest_or_the_highest_as_figures_are_meant(tmp_path, best_by, better, worse):
+    criterion = scores_of(config(evaluate_metrics=[best_by], best_by=best_by), tmp_path, ALONE).evaluation.criterion
+    for score, improved in ((better, True), (worse, False)):
+        assert criterion.improved(score, criterion.noted((better + worse) / 2, 100)) == improved
+
+
 def test_held_out_images_as_a_reference(tmp_path):
     train(config(evaluate_split="validation", total_images=2 * BATCH), tmp_path, device="cpu")
     assert "against 90 held-out images" in text(tmp_path)

@@ -46,10 +46,10 @@ _PARTS = "parts"
 _VERSIONS = ("VersionId", "version_id", "generation", "ETag", "etag", "sha256", "blob_id", "md5Hash", "Content-MD5", "content_md5")
 _VERSIONS += ("LastModified", "last_modified", "Last-Modified", "mtime", "updated", "created")
 """What file systems say by which versions of a file differ; the first that is there counts."""
-_FINAL = frozenset((400, 401, 402, 403, 404, 405, 406, 407, 410, 411, 412, 414, 451))
-"""Answers that would come again."""
 _NO_RIGHTS = frozenset((401, 403, 407))
 _ABSENT = frozenset((404, 410))
+_FINAL = frozenset((400, 402, 405, 406, 411, 412, 414, 451))
+"""Other answers that would come again."""
 
 T = TypeVar("T")
 

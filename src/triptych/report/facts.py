@@ -232,7 +232,7 @@ def _with_weights(facts: Facts, place: str) -> Iterator[Command]:
         yield Command("Translate images.", f"triptych translate {place} INPUT{' --style IMAGES' if facts.needs_style else ''} --out made")
     if "guide" in verbs:
         yield Command("Lead another run by it.", f"triptych sample OTHER --guide {place} --out grid.png")
-    if not verbs.isdisjoint(("evaluate", "likelihood")) and not facts.on_latents:
+    if "evaluate" in verbs and not facts.on_latents:
         yield Command("Measure it.", f"triptych evaluate {place}")
     elif not verbs.isdisjoint(("sample", "translate")):
         yield Command("Measure what it makes.", f"triptych evaluate {place} --metrics frechet")
