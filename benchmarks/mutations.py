@@ -1941,7 +1941,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("runs/given/translation.py", "if size != expected:", "if False:", *_tests("runs", "few_shot_video")),
     ("runs/first_frames.py", "images.in_order()", "list(range(len(images)))", *_tests("runs", "first_frames")),
     ("runs/first_frames.py", "first is not None and asked < 1", "False", *_tests("runs", "first_frames")),
-    ("runs/video.py", "if there < len(frames):\n            wanted.learn()", "wanted.learn()", *_tests("runs", "few_shot_video")),
+    ("runs/video.py", "if there < len(frames):\n            wanted.learn()", "wanted.learn()", *_tests("runs", "clip_parts")),
     ("runs/clip_videos.py", "len(set(names)) < len(names)", "False", *_tests("runs", "video")),
     ("runs/packing.py", "if time is None or time > written:", "if False:", *_tests("runs", "packing")),
     ("runs/packing.py", "max(state.st_mtime_ns, state.st_ctime_ns)", "state.st_mtime_ns", *_tests("runs", "packing")),

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.runs.translators import close, halved
+from tests.runs.translators import ONE_MAP, close, halved, paired_run
 from triptych.core.errors import ConfigError
 from triptych.core.images import nearest_uint8
 from triptych.data.skipping import Spread
@@ -100,6 +100,14 @@ def test_several_answers_to_each_input_follow_one_another(styled: Run) -> None:
     further = made(styled, 44, style_count=4).images(range(32, 44))  # in the second chunk
     answers = styled.translate({"images": Spread(held, 11).batch(np.arange(11)).images}, style_count=4, device="cpu").images
     assert close(further, np.concatenate(answers[8:]))
+
+
+def test_each_of_several_answers_has_the_truth_of_its_input(tmp_path: Path) -> None:
+    data = ONE_MAP | {"validation_fraction": 0.5}
+    run = paired_run(tmp_path / "run", tmp_path / "pairs", data=data, styles="optional", random_styles=True)
+    held, found = run.config.data.open().validation, made(run, 6, style_count=3)
+    assert held is not None and found.truth is not None and found.answers == 3
+    assert np.array_equal(found.truth([0, 2, 3, 5]), Spread(held, 2).batch(np.array([0, 0, 1, 1])).images)
 
 
 def test_between_two_domains_each_image_counts_once(tiny: Any) -> None:

@@ -13,7 +13,8 @@ from triptych.runs.stored import build
 
 
 @pytest.mark.parametrize(
-    ("most", "said"), [(1, "at most 1 frame, and a frame is made from the 2 before it"), (2, "at most 2 frames,"), (3, None)]
+    ("most", "said"),
+    [(1, "at most 1 frame, and a frame is made from the 2 before it"), (2, "at most 2 frames, and a frame is made"), (3, None)],
 )
 def test_clips_that_are_too_short_to_look_back_are_warned_of(most, said):
     config = light("vid2vid-maps64").updated({"data": {"length": {"first": 1, "most": most}}, "model": {"generator": {"frames": 3}}})
