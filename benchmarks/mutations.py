@@ -1350,7 +1350,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("recipes/from_noise.py", "replace(R3GAN_CHANGES, x_flip=0.0, rotation_90=0.0,", "replace(R3GAN_CHANGES, x_flip=0.0,", *_tests("gans", "r3gan_recipes")),
     ("recipes/stylegan2.py", "gamma=0.0002 * image_size**2 / batch", "gamma=0.0002 * image_size / batch", *_tests("gans", "stylegan2")),
     ("recipes/stylegan2.py", "DISCRIMINATOR: 16 / 17, PENALTY: 16 / 17,", "DISCRIMINATOR: 16 / 17, PENALTY: 4 / 5,", *_tests("gans", "stylegan2")),
-    ("recipes/watching.py", 'evaluate_features="any"', 'evaluate_features=None', *_tests("runs", "gan_from_noise")),
+    ("recipes/watching.py", 'evaluate_features="any"', 'evaluate_features=None', *_tests("recipes", "published_others")),
     ("gans/stylegan2_networks.py", "(RECTIFIER_GAIN * self.noise_strength)", "self.noise_strength"),
     ("gans/stylegan2_networks.py", "by_weights=by_weights, gain=RECTIFIER_GAIN)", "by_weights=by_weights)"),
     ("gans/stylegan2_networks.py", "gain = 1 / math.sqrt(self.weight.shape[1])", "gain = 1.0"),

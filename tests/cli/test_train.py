@@ -15,7 +15,7 @@ from triptych.cli.main import main
 from triptych.recipes.catalogue import load_recipe
 from triptych.runs import open_run
 
-from .conftest import FakeRuns, toy_recipe
+from .conftest import FakeRun, FakeRuns, toy_recipe
 
 
 def test_hands_over_the_recipe(fake_runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,6 +46,13 @@ def test_a_training_that_was_stopped_ends_with_the_code_that_is_asked_for(tmp_pa
     seen = max(open_run(run).checkpoints())
     assert 0 < seen < 8000
     assert main([*command, "--train.total-images", str(seen + 8)]) == 0
+
+
+@pytest.mark.parametrize(("seen", "code"), [(8, 75), (96, 75), (100, 0)])
+def test_a_finished_training_ends_with_0(seen: int, code: int, fake_runs: FakeRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIPTYCH_STOPPED_CODE", "75")
+    monkeypatch.setattr(FakeRun, "checkpoints", lambda self: [4, seen], raising=False)
+    assert main(["train", "toy", "--train.total-images", "100"]) == code
 
 
 @pytest.mark.parametrize("code", ["", "often", "-1", "256"])

@@ -112,3 +112,10 @@ def test_autoencoders(name: str, factor: int, channels: int) -> None:
     assert (model.kl_weight, model.adversarial_weight, model.adaptive) == (1e-6, 0.5, True)
     assert model.adversarial_start == 50_000 * train.batch_size
     assert (recipe.data.image_size, recipe.data.crop) == (256, "random") and isinstance(train, TrainConfig)
+
+
+@pytest.mark.parametrize("name", ["stylegan2-auto64", "stylegan2-ffhq1024", "stylegan2-cifar10", "r3gan-ffhq256", "r3gan-imagenet64"])
+def test_gans_from_noise_are_watched_by_the_best_network_that_is_there(name: str) -> None:
+    train = load_recipe(name).train
+    watched = train.evaluate_every, train.evaluate_metrics[0], train.evaluate_features, train.evaluate_count, train.best_by
+    assert watched == (train.checkpoint_every, "frechet", "any", 5_000, "frechet")
