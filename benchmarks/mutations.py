@@ -1826,7 +1826,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("engine/callables.py", "or not self.measured_so(best) or", "or"),
     ("engine/callables.py", "or not math.isfinite(score)", ""),
     ("engine/loop.py", "if evaluated != bool(figure):", "if False:"),
-    ("engine/loop.py", "same and self._improved(written, evaluated=True)", "self._improved(written, evaluated=True)", *_tests("runs", "training_scores")),
+    ("engine/loop.py", "same and self._improved(written, evaluated=True)", "self._improved(written, evaluated=True)", *_tests("engine", "evaluations")),
     ("engine/loop.py", "paused = nullcontext() if self.reporting is None else self.reporting.log.paused()", "paused = nullcontext()"),
     ("engine/loop.py", "except (RunError, UserError) as error:  # in all", "except ConfigError as error:  # in all"),
     ("engine/signals.py", "if isinstance(each, RunError | UserError):", "if False:", *_tests("engine", "evaluations")),

@@ -26,7 +26,6 @@ from triptych.engine.distributed import Agreement, World, open_world
 from triptych.engine.schedule import refuse_impossible
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("microbatch", "out_of_memory"), [(None, "halve"), (3, "stop")])
 def test_two_processes_have_the_gradients_data_and_noise_of_one(tmp_path, microbatch, out_of_memory):
     run_together(1, train_toys, tmp_path / "1", None)
@@ -44,7 +43,6 @@ def test_two_processes_have_the_gradients_data_and_noise_of_one(tmp_path, microb
             assert torch.equal(torch.cat([part[1][step][1] for part in parts]), images)
 
 
-@pytest.mark.slow
 def test_all_processes_take_the_step_anew_where_one_lacks_memory(tmp_path, float64):
     reference = seeded(Hungry)
     run(make_loop(reference, tmp_path / "1", total_images=32, microbatch=2))
@@ -57,7 +55,6 @@ def test_all_processes_take_the_step_anew_where_one_lacks_memory(tmp_path, float
             assert torch.allclose(states[0][name], trained, rtol=1e-9, atol=1e-11), (microbatch, name)
 
 
-@pytest.mark.slow
 def test_starts_of_3_8_and_1_processes_are_one_training(tmp_path, float64):
     """Batches of 10, whose shares differ between 3 or 8 processes by one image."""
     reference = seeded(Denoiser)
@@ -85,7 +82,6 @@ def test_more_processes_than_images_of_a_batch_are_refused(tmp_path):
     refuse_impossible(model, TrainConfig(total_images=1, batch_size=8), world)
 
 
-@pytest.mark.slow
 def test_two_processes_are_warned_of_nothing(tmp_path):
     run_together(2, train_without_warnings, tmp_path)
 
