@@ -2300,7 +2300,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("runs/plan_figures.py", "(train.total_images - 1) // train.keep_every", "train.total_images // train.keep_every", *_tests("runs", "planning")),
     ("runs/plan_figures.py", "self.kept_bytes - self.lying_bytes > self.free_disk", "self.kept_bytes > self.free_disk", *_tests("runs", "planning")),
     ("runs/plan_probe.py", "sum(grids) if grids else None", "sum(grids)", *_tests("runs", "planning")),
-    ("cli/init.py", "    refuse_unwritable(out)\n", "", *_tests("runs", "choosing")),
+    ("runs/files.py", "tempfile.TemporaryFile(dir=folder).close()", "pass", *_tests("runs", "choosing")),
     ("runs/choosing.py", "if config.optim.warmup(total) > total / 10:", "if False:", *_tests("runs", "choosing")),
     ("runs/choosing.py", '"pad": (size - smallest) // 2 if padded else 0}', '"pad": (size - smallest) // 2} if padded else {}', *_tests("runs", "choosing")),
     ("runs/choosing.py", '    return {"data": {"augment": "none"}} | (', "    return {} | (", *_tests("runs", "choosing")),

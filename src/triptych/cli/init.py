@@ -71,11 +71,9 @@ def main(arguments: Sequence[str]) -> int:
 
     from triptych.runs.choosing import as_json, as_toml, choose
     from triptych.runs.data_look import look
-    from triptych.runs.disk import refuse_unwritable
     from triptych.runs.files import check_place
 
     check_place(out)
-    refuse_unwritable(out)
     run = options.run or free_run(name)
     if RunDirectory(Path(run)).exists():
         raise ConfigError("--run", f"got {run!r}, which is a run already: give another name, or leave it out")

@@ -16,7 +16,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.gans import spectral_norm
-from triptych.gans.spectral_norm import divided, largest_singular_value, leading_vectors
 from triptych.nn import one_hot
 from triptych.nn.convolution import fast_convolution
 from triptych.nn.derived import derived
@@ -116,7 +115,7 @@ def _reparametrize(layer: nn.Conv2d | nn.Linear, weight_norm: WeightNorm) -> Non
         layer.weight_v = weight
         return
     layer.weight_orig = weight
-    u, v = leading_vectors(weight)
+    u, v = spectral_norm.leading_vectors(weight)
     layer.register_buffer("weight_u", u)
     layer.register_buffer("weight_v", v)
 
@@ -129,7 +128,7 @@ def normalised_weight(layer: nn.Conv2d | nn.Linear) -> Float[Tensor, "out ..."]:
         direction, length = cast(Tensor, layer.weight_v), cast(Tensor, layer.weight_g)
         return direction * (length / direction.flatten(1).norm(dim=1).reshape(length.shape))
     weight, u, v = (cast(Tensor, getattr(layer, f"weight_{name}")) for name in ("orig", "u", "v"))
-    return divided(weight, u, v)
+    return spectral_norm.divided(weight, u, v)
 
 
 def power_iteration(module: nn.Module, *, steps: int = 1) -> None:
@@ -142,7 +141,7 @@ def power_iteration(module: nn.Module, *, steps: int = 1) -> None:
 def find_singular_vectors(module: nn.Module) -> None:
     """Finds u and v of every spectral norm in `module` anew; for after its weights were set to something else."""
     for layer in spectral_layers(module):
-        u, v = leading_vectors(cast(Tensor, layer.weight_orig))
+        u, v = spectral_norm.leading_vectors(cast(Tensor, layer.weight_orig))
         cast(Tensor, layer.weight_u).copy_(u)
         cast(Tensor, layer.weight_v).copy_(v)
 
@@ -172,7 +171,7 @@ def rescale_average(average: Mapping[str, Tensor], names: Iterable[str]) -> None
     for name in names:
         stem = name.removesuffix("orig")
         u, v = average[f"{stem}u"], average[f"{stem}v"]
-        u /= largest_singular_value(average[name], u, v)
+        u /= spectral_norm.largest_singular_value(average[name], u, v)
 
 
 def fold_spectral_norm(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -183,7 +182,9 @@ def fold_spectral_norm(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if f"{stem}weight_orig" not in state:
             folded[name] = tensor
         elif last == "orig":
-            folded[f"{stem}weight"] = tensor / largest_singular_value(tensor, state[f"{stem}weight_u"], state[f"{stem}weight_v"])
+            folded[f"{stem}weight"] = tensor / spectral_norm.largest_singular_value(
+                tensor, state[f"{stem}weight_u"], state[f"{stem}weight_v"]
+            )
         elif last not in ("u", "v"):
             folded[name] = tensor
     return folded

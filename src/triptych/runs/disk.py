@@ -7,11 +7,9 @@ import os
 import shutil
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
 
-from triptych.core.errors import CheckpointError, DataError
-from triptych.core.files import explain
+from triptych.core.errors import CheckpointError
 
 _PIECE = 2**20
 _MOST_PIECES = 64
@@ -26,26 +24,6 @@ def free_disk(directory: Path) -> int:
         return shutil.disk_usage(there).free
     except OSError as error:
         raise CheckpointError(f"{there}: {error.strerror}") from None
-
-
-def bytes_in(*folders: Path) -> int:
-    """Bytes of all files in the folders and below; 0 of those that are not there, and of files that go meanwhile."""
-    total = 0
-    for folder in folders:
-        for place, _, names in os.walk(folder):
-            for name in names:
-                with suppress(OSError):
-                    total += Path(place, name).stat().st_size
-    return total
-
-
-def refuse_unwritable(out: Path) -> None:
-    """Raises DataError where no file can be made beside `out`, whatever the permissions say: /proc has those of any folder."""
-    there = _there(out.parent)
-    try:
-        tempfile.TemporaryFile(dir=there).close()
-    except OSError as error:
-        raise DataError(f"cannot write {out}: {there} takes no new files ({explain(error)}); choose another --out") from None
 
 
 def seconds_to_write(directory: Path, size: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -39,6 +40,10 @@ def check_place(out: Path, *, option: str = "--out") -> None:
         raise DataError(f"cannot write {out}: {folder} is a file; choose another {option}")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise DataError(f"cannot write {out}: no permission to write in {folder}; choose another {option}")
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:  # /proc has the permissions of any folder
+        raise DataError(f"cannot write {out}: {folder} takes no new files ({explain(error)}); choose another {option}") from None
     if out.suffix and out.is_dir():
         raise DataError(f"cannot write {out}: it is a folder; choose another {option}")
     run = run_that_keeps(out)

@@ -22,8 +22,9 @@ from triptych.engine.distributed import World, open_world
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
 from triptych.engine.schedule import refuse_impossible, refuse_single_frames, refuse_unknown_phases
 from triptych.recipes.config import RunConfig
+from triptych.report.listing import checkpoints, snapshots
 from triptych.runs.beginning import begin
-from triptych.runs.disk import bytes_in, free_disk, seconds_to_write
+from triptych.runs.disk import free_disk, seconds_to_write
 from triptych.runs.latent_space import copy_bytes
 from triptych.runs.plan_figures import Memory, Plan, Size, kept_bytes, line_through, step_seconds, times_due
 from triptych.runs.plan_probe import Task, turns_of_phases
@@ -237,7 +238,7 @@ def _planned(
         checkpoint_bytes=stored,
         kept_bytes=kept_bytes(config, stored, first["power_bytes"], step=drawn) + copied,
         free_disk=free_disk(directory),
-        lying_bytes=bytes_in(place.checkpoints, place.snapshots),
+        lying_bytes=sum(each.size_bytes for each in (*checkpoints(directory), *filter(None, [snapshots(directory)]))),
         sample="image" if data.spec.frames is None else "clip",
     )
 
