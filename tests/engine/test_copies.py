@@ -30,8 +30,8 @@ MOST = {
     ("dit-s-2", "bf16"): 70,
     ("glow-digits", "float32"): 23,
     ("glow-digits", "bf16"): 95,
-    ("spade-camvid", "float32"): 1099,
-    ("spade-camvid", "bf16"): 2076,
+    ("spade-camvid", "float32"): 1030,
+    ("spade-camvid", "bf16"): 1853,
     ("unit-mnist", "bf16"): 642,
     ("stylegan2-digits", "bf16"): 213,
 }

@@ -1,4 +1,4 @@
-"""What both networks learn from is made once where both steps see the same: same losses and gradients, one pass of the generator."""
+"""What both networks learn from is made once as far as both steps see the same: same losses and gradients, fewer passes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.contract.kinds import able
 from tests.contract.moved import first_batch, moved_model
@@ -23,7 +23,9 @@ from triptych.core.model import LossTerms, Phase, TrainingProgress
 from triptych.core.rng import Rng
 from triptych.engine.loop import Loop
 from triptych.gans.clip_base import ClipGANConfig
+from triptych.gans.kl_autoencoder import KLAutoencoderConfig
 from triptych.gans.model import GAN, GANConfig, detached
+from triptych.gans.norms import SharedMap
 from triptych.gans.penalties import PenaltyConfig
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -35,6 +37,12 @@ DRAWING: dict[str, Callable[[Any], Any]] = {
     "SPADEConfig": lambda model: replace(model, generator=replace(model.generator, style_dims=None)),
 }
 """Kinds whose recipes draw what they make, and the same without."""
+BEFORE_DRAWS = {
+    "munit-edges2shoes": ("autoencoder_a.content_encoder", "autoencoder_b.style_encoder"),
+    "spade-coco256": ("style_encoder", "spade_generator.up_1b.conv_block_0.layers.norm.gammas.0.layers.conv"),
+    "autoencoder-photos": ("encoder", "quant_conv"),
+}
+"""Some of the layers of generators that do not depend on what is drawn."""
 
 
 class Still(Toy):
@@ -52,10 +60,10 @@ def still(kind: type[Still] = Still, **settings: Any) -> Still:
     return kind(config)
 
 
-def passes(model: GAN) -> list[bool]:
-    """Whether gradients were wanted in each pass of the generator from now on, or of the first layer that has weights."""
+def passes(network: nn.Module) -> list[bool]:
+    """Whether gradients were wanted in each pass of a network from now on."""
     found: list[bool] = []
-    model.generator.register_forward_hook(lambda *_: found.append(torch.is_grad_enabled()))
+    network.register_forward_hook(lambda *_: found.append(torch.is_grad_enabled()))
     return found
 
 
@@ -80,28 +88,81 @@ def test_losses_and_gradients_are_the_same(name: str) -> None:
     assert isinstance(config.model, GANConfig)
     drawing = DRAWING.get(type(config.model).__name__)
     if drawing is not None:
-        model = moved_model(config)
-        assert isinstance(model, GAN) and model.draws and phase_of(model, "discriminator").begins == ()
         config = replace(config, model=drawing(config.model))
     model, batch = moved_model(config), first_batch(config)
-    assert isinstance(model, GAN) and not model.draws and phase_of(model, "discriminator").begins == ("generator",)
+    assert isinstance(model, GAN) and not model.draws
+    frames = 3 if isinstance(config.model, ClipGANConfig) else 1
+    losses, ran = losses_and_gradients(model, batch, model.generator, frames=frames)
+    for ours, theirs in losses:
+        assert_same(ours, theirs)
+    assert ran[False].count(False) == frames and ran[True] == [True] * ran[False].count(True)
+
+
+@pytest.mark.parametrize("name", BEFORE_DRAWS)
+def test_what_is_not_drawn_is_made_once(name: str) -> None:
+    config = shrunk(name)
+    if isinstance(config.model, KLAutoencoderConfig):
+        config = replace(config, model=replace(config.model, adversarial_start=0))
+    model, batch = moved_model(config), first_batch(config)
+    assert isinstance(model, GAN) and model.draws
+    for layer in BEFORE_DRAWS[name]:
+        losses, ran = losses_and_gradients(model, batch, model.generator.get_submodule(layer))
+        for ours, theirs in losses:
+            assert_same(ours, theirs)
+        assert ran[False][:2] == [False, True] and ran[True] == ran[False][1:]
+    _, ran = losses_and_gradients(model, batch, model.generator)
+    assert ran[True] == ran[False] and ran[True][:2] == [False, True], "what is drawn is made without gradients for the discriminator"
+    before = {name: buffer.clone() for name, buffer in model.generator.named_buffers()}
+    step(model, "discriminator", replace(batch, kept=Kept()))
+    for name, buffer in model.generator.named_buffers():
+        assert torch.equal(buffer, before[name]), name
+
+
+def test_of_a_shared_map_nothing_is_left() -> None:
+    norm, label = nn.Identity(), torch.ones(1, 1, 2, 2, requires_grad=True)
+    shared, made = SharedMap(label), []
+
+    def make(map: Tensor) -> list[Tensor]:
+        made.append(map * 2)
+        return made[-1:]
+
+    with torch.no_grad():
+        (first,) = shared.scale_and_shift(norm, 0, make)
+        (other,) = shared.scale_and_shift(norm, 1, make)
+    assert first.requires_grad and other is not first
+    assert shared.scale_and_shift(norm, 0, make)[0] is first and shared.scale_and_shift(norm, 1, make)[0] is other
+    left = weakref.ref(first)
+    del first, made[0]
+    assert left() is None
+
+
+def losses_and_gradients(
+    model: GAN, batch: Batch, network: nn.Module, *, frames: int = 1
+) -> tuple[list[tuple[Tensor | None, Tensor | None]], dict[bool, list[bool]]]:
+    """Losses and gradients of both steps where the first leaves something to the second, beside those where it does not; and the
+    `passes` of a network in both cases.
+    """
     inputs = {k: v.double() if v.is_floating_point() else v for k, v in batch.inputs.items()}
     batch = replace(batch, images=batch.images.double(), inputs=inputs)
     found: dict[bool, list[Any]] = {}
+    ran: dict[bool, list[bool]] = {}
     for keeps in (False, True):
-        ran, now, found[keeps] = passes(model), batch, []
-        for frame in range(3 if isinstance(config.model, ClipGANConfig) else 1):
+        ran[keeps], now, found[keeps] = passes(network), batch, []
+        for frame in range(frames):
             now = replace(now, kept=Kept() if keeps else None)
             for phase in ("discriminator", "generator"):
                 terms, gradients = step(model, phase, now, frame=frame)
                 found[keeps] += [terms.loss.detach(), *gradients]
                 now = replace(now, inputs={**now.inputs, **terms.carried})
             assert now.kept is None or not now.kept.filled
-            assert ran.count(False) == (0 if keeps else frame + 1), "the discriminator's step has no pass of its own"
-    for ours, theirs in zip(found[True], found[False], strict=True):
-        assert (ours is None) == (theirs is None)
-        if ours is not None:
-            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+        network._forward_hooks.clear()
+    return list(zip(found[True], found[False], strict=True)), ran
+
+
+def assert_same(ours: Tensor | None, theirs: Tensor | None) -> None:
+    assert (ours is None) == (theirs is None)
+    if ours is not None:
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
 
 
 def test_who_makes_once() -> None:
@@ -119,7 +180,7 @@ def test_a_lazy_penalty_between_the_steps_makes_its_own_frame(name: str) -> None
     now, ran = first_batch(config), []
     assert isinstance(model, GAN)
     for frame in range(2):
-        now, ran = replace(now, kept=Kept()), passes(model)
+        now, ran = replace(now, kept=Kept()), passes(model.generator)
         for phase in ("discriminator", "penalty", "generator"):
             terms, _ = step(model, phase, now, frame=frame)
             now = replace(now, inputs={**now.inputs, **terms.carried})
@@ -128,7 +189,7 @@ def test_a_lazy_penalty_between_the_steps_makes_its_own_frame(name: str) -> None
 
 def trained(root: Path, *, keeps: bool = True, model: Toy | None = None, **settings: Any) -> tuple[Loop, list[bool]]:
     model = still() if model is None else model
-    ran = passes(model)
+    ran = passes(model.generator)
     loop = make_loop(model, root, total_images=24, **settings)
     loop.turns._keeps = loop.turns._keeps and keeps
     run(loop)

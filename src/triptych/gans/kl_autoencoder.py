@@ -119,6 +119,7 @@ class KLAutoencoder(GAN):
     generator: KLNetworks
     discriminator: MultiResPatch
     validated = (GENERATOR,)
+    begins = True
     interpolation: Literal["linear", "sphere"] = "linear"
     latents_hold_class = True
 
@@ -163,6 +164,14 @@ class KLAutoencoder(GAN):
     def made(self, batch: Batch, rng: Rng) -> tuple[Tensor, Gaussian]:
         """Reconstructions, of latents drawn from their distributions."""
         return self.generator(batch.images, self._noise(batch.images, rng))
+
+    def begun(self, batch: Batch) -> Gaussian:
+        """The distributions of the latents."""
+        return self.generator.posterior(batch.images)
+
+    def completed(self, begun: Gaussian, batch: Batch, rng: Rng) -> tuple[Tensor, Gaussian]:
+        """As `made`."""
+        return self.generator(batch.images, self._noise(batch.images, rng), posterior=begun)
 
     def contests(self, made: tuple[Tensor, Gaussian], batch: Batch, rng: Rng) -> list[Contest]:
         """Images against their reconstructions."""

@@ -240,9 +240,15 @@ class KLNetworks(nn.Module):
         """The images of latents, in [-1, 1] but for what overshoots."""
         return widened(self.decoder(self.post_quant_conv(latents)))
 
-    def forward(self, images: Float[Tensor, "b c h w"], noise: Float[Tensor, "b z _ _"]) -> tuple[Tensor, Gaussian]:
-        """The reconstructions by the latents that the noise draws, (b, c, h, w), and the distributions of these."""
-        posterior = self.posterior(images)
+    def forward(
+        self, images: Float[Tensor, "b c h w"], noise: Float[Tensor, "b z _ _"], *, posterior: Gaussian | None = None
+    ) -> tuple[Tensor, Gaussian]:
+        """The reconstructions by the latents that the noise draws, (b, c, h, w), and the distributions of these.
+
+        `posterior`: these distributions, where they are known.
+        """
+        if posterior is None:
+            posterior = self.posterior(images)
         return self.decoded(posterior.at(noise)), posterior
 
     @property

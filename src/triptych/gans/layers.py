@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from triptych.gans.norms import NO_NORM, AnyNorm, ConditionalNorm, GeneratedMap, build_norm
+from triptych.gans.norms import NO_NORM, AnyCondition, AnyNorm, ConditionalNorm, build_norm
 from triptych.gans.weight_norms import Beside, Conv2d, Linear, WeightNorm
 from triptych.nn.enlarging import Border
 from triptych.nn.one_hot import OneHot
@@ -51,9 +51,7 @@ class _Block(nn.Module):
         self._own_input = "nonlinearity" in list(self.layers)[1:]
         "What the nonlinearity takes was made for it alone, so that it may write its result there."
 
-    def forward(
-        self, x: Float[Tensor, "b ..."] | OneHot | Beside, *conditions: Float[Tensor, "b ..."] | GeneratedMap | None
-    ) -> Float[Tensor, "b ..."]:
+    def forward(self, x: Float[Tensor, "b ..."] | OneHot | Beside, *conditions: AnyCondition) -> Float[Tensor, "b ..."]:
         """The block's output. `conditions`: what an adaptive norm takes; other norms ignore it."""
         y: Any = x
         for layer in self.layers.values():
@@ -154,7 +152,7 @@ class ResBlock(nn.Module):
         else:
             self.conv_block_s = None
 
-    def forward(self, x: Float[Tensor, "b c h w"], *conditions: Float[Tensor, "b ..."] | GeneratedMap | None) -> Float[Tensor, "b d _ _"]:
+    def forward(self, x: Float[Tensor, "b c h w"], *conditions: AnyCondition) -> Float[Tensor, "b d _ _"]:
         """The block's output; `conditions`: what adaptive norms take."""
         residual = self.conv_block_1(self.conv_block_0(x, *conditions), *conditions)
         if self.conv_block_s is not None:
@@ -182,7 +180,7 @@ class Wrapped(nn.Module):
 class Stack(nn.ModuleList):
     """Blocks in a row, with the numbers that they have in published weights; conditions go to those that take them."""
 
-    def forward(self, x: Float[Tensor, "b ..."], *conditions: Float[Tensor, "b ..."] | GeneratedMap | None) -> Float[Tensor, "b ..."]:
+    def forward(self, x: Float[Tensor, "b ..."], *conditions: AnyCondition) -> Float[Tensor, "b ..."]:
         """The last block's output."""
         for block in self:
             x = block(x, *conditions) if isinstance(block, _Block | ResBlock) else block(x)

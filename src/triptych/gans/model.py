@@ -190,6 +190,8 @@ class GAN(Model, Averaged):
     averaged = (GENERATOR,)
     obsolete = ("generator_steps",)
     of_training = frozenset({"ada.p", "ada.signs"})
+    begins = False
+    "Whether, where something is drawn, both steps make the same before that: `begun` and `completed` are there."
     _top_k_share = 1.0
     _images_seen = 0
 
@@ -206,7 +208,7 @@ class GAN(Model, Averaged):
             initialize(network, settings=config.initial)
         self.ada = Adaptation(config.ada) if config.ada.used else None
         penalty, rate = config.penalty, config.discriminator_rate
-        once = not self.draws and config.discriminator_steps == config.generator_steps == 1
+        once = (self.begins or not self.draws) and config.discriminator_steps == config.generator_steps == 1
         judge: dict[str, Any] = {"repeats": config.discriminator_steps, "rate": rate, "partial": partial}
         phases = [Phase(DISCRIMINATOR, (DISCRIMINATOR,), begins=(GENERATOR,) if once else (), **judge)]
         if config.penalty.wanted and penalty.every > 1:
@@ -231,6 +233,14 @@ class GAN(Model, Averaged):
     @abstractmethod
     def made(self, batch: Batch, rng: Rng) -> Any:
         """What the generator makes of a batch in training and both networks learn from: tensors, in tuples or by name."""
+
+    def begun(self, batch: Batch) -> Any:
+        """What of that is made before anything is drawn, of a model that `begins`."""
+        raise TypeError(f"{type(self).__name__} does not say what it makes before it draws")
+
+    def completed(self, begun: Any, batch: Batch, rng: Rng) -> Any:
+        """What is `made` when this was begun with."""
+        raise TypeError(f"{type(self).__name__} does not say what it makes of that with which it begins")
 
     @abstractmethod
     def contests(self, made: Any, batch: Batch, rng: Rng) -> list[Contest]:
@@ -294,16 +304,21 @@ class GAN(Model, Averaged):
     def made_by_now(self, batch: Batch, rng: Rng) -> Any:
         """What the generator makes, for its own step: with gradients; as the discriminator's step before left it, or anew."""
         kept = None if batch.kept is None else batch.kept.take()
-        return self.made(batch, rng) if kept is None else kept
+        if kept is None:
+            return self.made(batch, rng)
+        return self.completed(kept, batch, rng) if self.draws else kept
 
     def _made_first(self, batch: Batch, rng: Rng) -> Any:
-        """The same for the discriminator's step: without gradients, but the generator's step finds it with them where it is kept."""
+        """The same for the discriminator's step: without gradients, but the generator's step finds with them what is kept."""
         if batch.kept is None:
             with torch.no_grad(), frozen_statistics(self.generator):
                 return self.made(batch, rng)
-        made = self.made(batch, rng)
-        batch.kept.put(made)
-        return detached(made)
+        kept = self.begun(batch) if self.draws else self.made(batch, rng)
+        batch.kept.put(kept)
+        if not self.draws:
+            return detached(kept)
+        with torch.no_grad(), frozen_statistics(self.generator):
+            return self.completed(kept, batch, rng)
 
     def observe(self, phase: Phase, terms: Mapping[str, Tensor]) -> None:
         """Hands the signs of the discriminator's scores of real images to what steers the augmentation."""

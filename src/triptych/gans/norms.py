@@ -6,7 +6,7 @@ a `Norm`, an `AdaptiveNorm` or a `SpatialNorm`, and makes it for its own number 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -79,6 +79,25 @@ class GeneratedMap(NamedTuple):
     bias: Float[Tensor, "b 2*c"]
 
 
+class SharedMap:
+    """A map for two passes of the same weights: what norms make of it in the first one, with gradients, is taken in the second."""
+
+    def __init__(self, map: Float[Tensor, "b n h w"]) -> None:
+        self.map = map
+        self._made: dict[tuple[nn.Module, int], Sequence[Tensor]] = {}
+
+    def scale_and_shift(self, norm: nn.Module, index: int, make: Callable[[Tensor], Sequence[Tensor]]) -> Sequence[Tensor]:
+        """What `norm` makes of its map of that index."""
+        if torch.compiler.is_compiling():
+            return make(self.map)
+        if (norm, index) in self._made:
+            return self._made.pop((norm, index))
+        with torch.enable_grad():
+            made = make(self.map)
+        self._made[norm, index] = made
+        return made
+
+
 def own_convolution(
     x: Float[Tensor, "b i h w"], weight: Float[Tensor, "b o i k k"], bias: Float[Tensor, "b o"]
 ) -> Float[Tensor, "b o h w"]:
@@ -93,6 +112,9 @@ def own_convolution(
 
 
 AnyNorm: TypeAlias = Norm | AdaptiveNorm | SpatialNorm
+
+AnyCondition: TypeAlias = Float[Tensor, "b ..."] | GeneratedMap | SharedMap | None
+"""What an adaptive norm may take; a plain one ignores it."""
 
 NO_NORM = Norm()
 
@@ -215,7 +237,7 @@ class SpatialNormLayer(ConditionalNorm):
             self.mlps.append(nn.ModuleDict({str(place): layer for place, layer in enumerate(layers)}))
         self.norm = build_norm(norm.base, channels) or nn.Identity()
 
-    def forward(self, x: Float[Tensor, "b c h w"], *conditions: Float[Tensor, "b _ _ _"] | GeneratedMap | None) -> Float[Tensor, "b c h w"]:
+    def forward(self, x: Float[Tensor, "b c h w"], *conditions: AnyCondition) -> Float[Tensor, "b c h w"]:
         """The norm's output. `conditions`: maps of cond_channels each, resized to x by their nearest pixel.
 
         A map that is None, or one of the last that is not given, modulates nothing; the first has to be there.
@@ -228,8 +250,10 @@ class SpatialNormLayer(ConditionalNorm):
                 out = _modulated(out, *self._scale_and_shift(index, condition, x.shape[2:]))
         return out
 
-    def _scale_and_shift(self, index: int, condition: Tensor | GeneratedMap, size: torch.Size) -> Sequence[Tensor]:
+    def _scale_and_shift(self, index: int, condition: Tensor | GeneratedMap | SharedMap, size: torch.Size) -> Sequence[Tensor]:
         """gamma and beta (b, channels, h, w) of a map, at that size."""
+        if isinstance(condition, SharedMap):
+            return condition.scale_and_shift(self, index, lambda map: self._scale_and_shift(index, map, size))
         if isinstance(condition, GeneratedMap):
             return own_convolution(resized(condition.map, size, mode="nearest"), condition.weight, condition.bias).chunk(2, dim=1)
         mlp = self.mlps[index]

@@ -30,7 +30,7 @@ from triptych.gans.discriminators import FPSEDiscriminator, MultiResPatch, Patch
 from triptych.gans.label_maps import LabelMaps
 from triptych.gans.layers import BlockOptions, ConvBlock, LinearBlock, ResBlock
 from triptych.gans.losses import gaussian_kl
-from triptych.gans.norms import NO_NORM, AdaptiveNorm, Norm, NormKind, SpatialNorm
+from triptych.gans.norms import NO_NORM, AdaptiveNorm, Norm, NormKind, SharedMap, SpatialNorm
 from triptych.gans.paired_base import Painted, PairedGAN, PairedGANConfig
 from triptych.gans.translation_base import GeneratorConfig
 from triptych.gans.weight_norms import WeightNorm
@@ -139,6 +139,13 @@ class SPADEStyleEncoder(nn.Module):
         return self.fc_mu(x), self.fc_var(x)
 
 
+def drawn_style(
+    mu: Float[Tensor, "b style_dims"], logvar: Float[Tensor, "b style_dims"], noise: Float[Tensor, "b style_dims"]
+) -> Float[Tensor, "b style_dims"]:
+    """z from N(mu, exp(logvar)), for noise from N(0, I)."""
+    return mu + torch.exp(0.5 * logvar) * noise
+
+
 class SPADEDecoder(nn.Module):
     """A label map and a style code to images: keys fc_*, head_*, cbn_*, up_*, conv_img*."""
 
@@ -191,7 +198,9 @@ class SPADEDecoder(nn.Module):
         name = f"{'conv' if config.style_dims is None else 'cbn'}_{name}"
         self.add_module(name, ConvBlock(ins, outs, config.kernel_size, order="NAC", options=options))
 
-    def forward(self, label: Float[Tensor, "b n h w"], style: Float[Tensor, "b style_dims"] | None = None) -> Float[Tensor, "b c _ _"]:
+    def forward(
+        self, label: Float[Tensor, "b n h w"] | SharedMap, style: Float[Tensor, "b style_dims"] | None = None
+    ) -> Float[Tensor, "b c _ _"]:
         """The images in [-1, 1] of label maps, sides rounded down to multiples of the stride.
 
         `style`: exactly when the network has a style code.
@@ -200,7 +209,8 @@ class SPADEDecoder(nn.Module):
             raise ValueError("a style code is needed, exactly when the network has one")
         z = () if style is None else (self.fc_1(self.fc_0(style)),)
         part, between = self.get_submodule, "cbn" if z else "conv"
-        x = part(f"{between}_head_0")(self.head_0(self._head_input(label)), *z)
+        small = self._head_input(label.map if isinstance(label, SharedMap) else label)
+        x = part(f"{between}_head_0")(self.head_0(small), *z)
         x = enlarged(self.head_2(self.head_1(x, label), label))
         for name in ("up_0", "up_1", "up_2"):
             x = part(f"{between}_{name}a")(part(f"{name}a")(x, label), *z)
@@ -240,7 +250,7 @@ class SPADEGenerator(nn.Module):
     def forward(
         self,
         *,
-        label: Float[Tensor, "b n h w"],
+        label: Float[Tensor, "b n h w"] | SharedMap,
         images: Float[Tensor, "b c _ _"] | None = None,
         noise: Float[Tensor, "b style_dims"] | None = None,
         z: Float[Tensor, "b style_dims"] | None = None,
@@ -254,7 +264,7 @@ class SPADEGenerator(nn.Module):
         if noise is None:
             raise ValueError("the style of images is drawn: it needs noise")
         mu, logvar = self.encode(images)
-        return SPADEOutput(self.spade_generator(label, mu + torch.exp(0.5 * logvar) * noise), mu, logvar)
+        return SPADEOutput(self.spade_generator(label, drawn_style(mu, logvar, noise)), mu, logvar)
 
     def encode(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b style_dims"], Float[Tensor, "b style_dims"]]:
         """Mean and log variance of the style of images of any size, in float32."""
@@ -341,6 +351,7 @@ class SPADE(PairedGAN):
     config: SPADEConfig
     generator: SPADEGenerator
     discriminator: SPADEDiscriminator
+    begins = True
 
     def __init__(self, config: SPADEConfig, spec: DataSpec, labels: LabelMaps) -> None:
         channels = {"label_channels": labels.channels, "image_channels": spec.channels}
@@ -360,7 +371,20 @@ class SPADE(PairedGAN):
         label = self.labels(batch.inputs)
         if self.style_dims is None:
             return Painted(label, self.generator(label=label).fake_images)
-        out = self.generator(label=label, images=batch.images, noise=rng.normal("style", self.style_dims))
+        return self._painted(label, self.generator(label=label, images=batch.images, noise=rng.normal("style", self.style_dims)))
+
+    def begun(self, batch: Batch) -> tuple[SharedMap, Tensor, Tensor]:
+        """The label map, for what the norms make of it depends on nothing else; mean and log variance of the style."""
+        return (SharedMap(self.labels(batch.inputs)), *self.generator.encode(batch.images))
+
+    def completed(self, begun: tuple[SharedMap, Tensor, Tensor], batch: Batch, rng: Rng) -> Painted:
+        """As `made`."""
+        assert self.style_dims is not None
+        shared, mu, logvar = begun
+        z = drawn_style(mu, logvar, rng.normal("style", self.style_dims))
+        return self._painted(shared.map, SPADEOutput(self.generator(label=shared, z=z).fake_images, mu, logvar))
+
+    def _painted(self, label: Tensor, out: SPADEOutput) -> Painted:
         assert out.mu is not None
         return Painted(label, out.fake_images, {"kl": gaussian_kl(out.mu, out.logvar)} if self.config.kl_weight > 0 else {})
 

@@ -29,6 +29,15 @@ from triptych.gans.translation_base import GeneratorConfig, TranslationGAN, chec
 Direction = Literal["a-to-b", "b-to-a"]
 
 
+class Encoded(NamedTuple):
+    """Contents (b, d, h', w') of images of both domains, and their styles (b, style_dims, 1, 1) where the model has some."""
+
+    content_a: Tensor
+    content_b: Tensor
+    style_a: Tensor | None
+    style_b: Tensor | None
+
+
 class Translations(NamedTuple):
     """What the generator makes of images of both domains; "ba" is the content of b decoded by a. What was not asked for is None.
 
@@ -61,6 +70,11 @@ class BothDomains(nn.Module):
         super().__init__()
         self.autoencoder_a, self.autoencoder_b = build(), build()
 
+    def encode(self, images_a: Float[Tensor, "b c h w"], images_b: Float[Tensor, "b c h w"]) -> Encoded:
+        """The images' contents and styles."""
+        (content_a, style_a), (content_b, style_b) = self.autoencoder_a.encode(images_a), self.autoencoder_b.encode(images_b)
+        return Encoded(content_a, content_b, style_a, style_b)
+
     def forward(
         self,
         *,
@@ -71,17 +85,19 @@ class BothDomains(nn.Module):
         encode_translations: bool = False,
         reconstruct: bool = True,
         cycle: bool = True,
+        encoded: Encoded | None = None,
         begun: Translations | None = None,
     ) -> Translations:
         """Translations both ways of images whose sides are multiples of `GeneratorConfig.stride`.
 
         `random_style_a`, `random_style_b`: styles of the translations to a and to b; None: those of the images.
         `encode_translations`: also the contents and styles of the translations; `reconstruct`: also each image through its own
-        auto-encoder; `cycle`: also the translations back, in their own styles. `begun`: what was made without all of these.
+        auto-encoder; `cycle`: also the translations back, in their own styles. `encoded`: the images' contents and styles, where these
+        are known; `begun`: what was made without all of the three.
         """
         a, b, out = self.autoencoder_a, self.autoencoder_b, begun
         if out is None:
-            (content_a, style_a), (content_b, style_b) = a.encode(images_a), b.encode(images_b)
+            content_a, content_b, style_a, style_b = self.encode(images_a, images_b) if encoded is None else encoded
             given_a = style_a if random_style_a is None else random_style_a
             given_b = style_b if random_style_b is None else random_style_b
             images_ba, images_ab = a.decode(content_b, given_a), b.decode(content_a, given_b)
@@ -165,6 +181,7 @@ class UnpairedGAN(TranslationGAN):
     config: UnpairedConfig
     generator: BothDomains
     discriminator: PairDiscriminator
+    begins = True
 
     def __init__(self, config: UnpairedConfig, spec: DataSpec, generator: BothDomains, *, partial: bool = False) -> None:
         super().__init__(
@@ -201,6 +218,14 @@ class UnpairedGAN(TranslationGAN):
     def made(self, batch: Batch, rng: Rng) -> Translations:
         """Translations both ways alone."""
         return self._run(batch, **self.random_styles_of(rng), reconstruct=False, cycle=False)
+
+    def begun(self, batch: Batch) -> Encoded:
+        """Contents and styles of the images."""
+        return self.generator.encode(batch.images, batch.inputs[IMAGES_B])
+
+    def completed(self, begun: Encoded, batch: Batch, rng: Rng) -> Translations:
+        """As `made`."""
+        return self._run(batch, **self.random_styles_of(rng), encoded=begun, reconstruct=False, cycle=False)
 
     def contests(self, made: Translations, batch: Batch, rng: Rng) -> list[Contest]:
         """a: the images of a, and those of b as a; b: the other way round."""
