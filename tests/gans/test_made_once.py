@@ -118,6 +118,29 @@ def test_what_is_not_drawn_is_made_once(name: str) -> None:
         assert torch.equal(buffer, before[name]), name
 
 
+@pytest.mark.slow
+def test_compiled_networks_find_what_is_shared() -> None:
+    """The front of PyTorch's compiler, which decides what a compiled network reads and writes; its back end would take minutes."""
+    config = shrunk("spade-coco256")
+    found: list[list[Tensor]] = []
+    for backend in ("", "aot_eager"):
+        model, batch = moved_model(config), replace(first_batch(config), kept=Kept())
+        assert isinstance(model, GAN)
+        if backend:
+            model.generator.compile(backend=backend)
+        _, first = step(model, "discriminator", batch)
+        assert batch.kept is not None
+        shared = batch.kept.take()
+        batch.kept.put(shared)
+        assert shared[0]._made
+        terms, gradients = step(model, "generator", batch)
+        assert not shared[0]._made
+        found.append([terms.loss.detach(), *(gradient for gradient in [*first, *gradients] if gradient is not None)])
+    most = max(float(gradient.abs().max()) for gradient in found[0])
+    for compiled, plain in zip(*found, strict=True):
+        torch.testing.assert_close(compiled, plain, rtol=1e-9, atol=1e-12 * most)
+
+
 def test_of_a_shared_map_nothing_is_left() -> None:
     norm, label = nn.Identity(), torch.ones(1, 1, 2, 2, requires_grad=True)
     shared, made = SharedMap(label), []
