@@ -19,11 +19,6 @@ def exponent_of(length: float) -> float:
     return 2 * math.sqrt(-linear / 3) * math.cos(angle / 3) - 7 / 3
 
 
-def length_of(exponent: float) -> float:
-    """The inverse of `exponent_of`: sqrt((g + 1) / ((g + 2)^2 (g + 3)))."""
-    return math.sqrt((exponent + 1) / (exponent + 3)) / (exponent + 2)
-
-
 def length_name(length: float) -> str:
     """What the file of the power-function average of that length is called."""
     return f"{_BY_LENGTH}{length}"
