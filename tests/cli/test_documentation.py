@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,9 +53,12 @@ from triptych.interop.glow.flags import FLAGS
 from triptych.interop.guided_diffusion.flags import all_flags
 from triptych.interop.imaginaire.flags import read_flags
 from triptych.recipes.catalogue import load_recipe, recipes
+from triptych.runs import training
 from triptych.runs.clip_scoring import PER_FRAME
 from triptych.runs.document import accept_changes
+from triptych.runs.loading import LoadingKeywords
 from triptych.runs.metric_names import metric_names
+from triptych.runs.run import Run, open_run
 
 from .conftest import FakeRuns
 
@@ -294,6 +298,11 @@ def test_python_examples(page: Path, fake_runs: FakeRuns) -> None:
         for name, function in scope.items():
             if name.startswith("adm_digits_"):
                 assert function() != load_recipe("adm-digits")
+    for name, given, named in fake_runs.calls:
+        function = {"train": training.train, "open_run": open_run}.get(name) or partial(getattr(Run, name), None)
+        signature = inspect.signature(function)
+        signature.bind(*given, **named)
+        assert named.keys() <= {*signature.parameters, *LoadingKeywords.__annotations__}
     if page.name == "README.md":
         assert [name for name, _, _ in fake_runs.calls] == ["train", "open_run", "sample"]
 
@@ -383,6 +392,14 @@ def test_links_lead_somewhere(page: Path) -> None:
             there = page.parent / place if place else page
             assert there.exists(), target
             assert not anchor or anchor in anchors(there), f"{target}: no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_modules_that_a_page_names_are_there(page: Path) -> None:
+    """Those of a folder, in lower case, so no placeholders; docs/adding-*.md name the files of their examples too."""
+    files = {f"/{path.relative_to(ROOT).as_posix()}" for folder in ("src", "tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")}
+    for name in re.findall(r"`([a-z0-9_./]+/[a-z0-9_]+\.py)`", unfenced(page)):
+        assert any(file.endswith(f"/{name}") for file in files) or page.name.startswith("adding-"), name
 
 
 def unfenced(page: Path) -> str:
