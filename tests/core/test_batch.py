@@ -87,6 +87,8 @@ def test_specs_go_to_documents_and_back():
         ({"kind": "classes", "num_classes": 3, "dont_care": True, "blank": True}, "blank: got True, .*without dont_care"),
         ({"kind": "instances", "blank": True}, "blank: got True, expected false but for classes"),
         ({"kind": "instances", "nearest": True}, "nearest: got True, expected false but for images"),
+        ({"kind": "image", "channels": 3, "stored": "limbs"}, "stored: got 'limbs', expected pixels, limbs of an image of 27 channels"),
+        ({"kind": "image", "channels": 3, "frames": 2, "references": 2}, "references: got 2, expected .* without frames, or nothing"),
     ],
 )
 def test_inputs_that_cannot_be(wrong, message):

@@ -83,6 +83,7 @@ def test_a_subclass_is_named_by_its_kind():
         ({"nested": {"radius": True}}, "nested.radius: got True, expected a number"),
         ({"nested": 4}, "nested: got 4, expected a table of settings"),
         ({"shape": {"kind": "os:system"}}, "shape.kind: unknown 'os:system'"),
+        ({"kind": "drawing"}, f"kind: got 'drawing', expected '{__name__}:Drawing'"),
         ({"shape": {"kind": "triptych.core.nowhere:X"}}, "shape.kind: unknown 'triptych.core.nowhere:X'"),
     ],
 )
@@ -120,6 +121,9 @@ def test_a_reason_names_other_settings_as_the_user_knows_them():
     named = error.inside("edit").renamed(lambda name: f"--{name.replace('_', '-')}")
     assert (named.setting, str(named)) == ("--edit.pick", "--edit.pick: got 3 beside --edit.of-all; leave out --edit.pick")
     assert str(ConfigError("pick", "got {}").renamed(str.upper)) == "PICK: got {}", "a user's braces are no places"
+    given = ConfigError("pick", "got {0}, {x} and {} beside {}, without {} as {y}", ["edit", "mix"])
+    assert str(given.inside("a")) == "a.pick: got {0}, {x} and {} beside a.edit, without a.mix as {y}"
+    assert str(ConfigError("pick", "got 3", ["edit"])) == "pick: got 3"
 
 
 def test_an_error_reaches_other_processes_whole():
@@ -155,6 +159,42 @@ def test_integers_are_numbers_and_dashes_are_underscores():
         batch_size: int = 1
 
     assert Dashed.from_dict({"batch-size": 4}).batch_size == 4
+
+
+def test_types_are_checked_of_what_python_made():
+    Drawing(steps="all").check_types()
+    with pytest.raises(ConfigError, match="steps: got 2.5, expected a whole number or text or nothing"):
+        Drawing(steps=2.5).check_types()  # type: ignore[arg-type]
+
+
+@config
+class Numbers(Config):
+    count: int = 1
+    perhaps: int | None = None
+    side: Literal[64, 128] = 64
+    parts: int | tuple[str, ...] = 1
+    sides: tuple[Literal[64, 128], ...] = ()
+
+
+def test_a_whole_number_of_a_file_may_have_a_point_or_an_exponent():
+    numbers = Numbers.from_dict({"count": 1e6, "perhaps": 2.0, "side": 128.0, "sides": [64.0]})
+    assert repr(numbers) == repr(Numbers(count=10**6, perhaps=2, side=128, sides=(64,))), "of Python's type int"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"count": 1e19}, "count: got 10000000000000000000, expected a whole number of at most 64 bits"),
+        ({"perhaps": -(2**63) - 1}, "perhaps: got -9223372036854775809, expected a whole number of at most 64 bits"),
+        ({"side": True}, "side: got True, expected one of 64, 128"),
+        ({"parts": 0.5}, "parts: got 0.5, expected a whole number or a list of text"),
+        ({"sides": 64}, "sides: got 64, expected a list of one of 64, 128"),
+    ],
+)
+def test_a_number_that_is_none_of_the_allowed_is_refused(values, message):
+    with pytest.raises(ConfigError) as caught:
+        Numbers.from_dict(values)
+    assert str(caught.value) == message
 
 
 @config

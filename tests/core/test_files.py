@@ -129,6 +129,35 @@ def test_sweep_takes_the_temporaries_of_the_dead_alone(tmp_path):
     sweep(tmp_path / "absent")
 
 
+def test_a_writer_of_another_user_is_alive(tmp_path, monkeypatch):
+    def denied(process: int, signal: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    path = temporary_path(tmp_path / "a")
+    path.touch()
+    monkeypatch.setattr(os, "kill", denied)
+    sweep(tmp_path)
+    assert is_alive(1) and path.exists()
+
+
+def test_what_another_sweep_takes_meanwhile(tmp_path):
+    """A link to nowhere is listed, and has no time of its own."""
+    path = tmp_path / f".a.tmp-{'0' * 8}-1-0"
+    path.symlink_to("gone")
+    sweep(tmp_path)
+    assert path.is_symlink()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it never does")
+def test_a_system_that_does_not_name_its_container(monkeypatch):
+    def absent(path: str) -> str:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    monkeypatch.setattr(os, "readlink", absent)
+    name = files._machine.__wrapped__()
+    assert len(name) == 8 and name != files._machine()
+
+
 def test_a_killed_writer_leaves_nothing_but_what_sweep_takes(tmp_path):
     script = """
 import os, sys
@@ -196,6 +225,13 @@ def test_a_lock_whose_file_was_removed_meanwhile_is_taken_anew(tmp_path, monkeyp
         assert len(calls) == 2 and path.exists()
         with pytest.raises(Held):
             Lock(path)
+
+
+def test_a_lock_is_let_go_at_the_end_of_its_context(tmp_path):
+    with Lock(tmp_path / "lock") as held, pytest.raises(Held, match=f"process {os.getpid()} on "):
+        Lock(tmp_path / "lock")
+    Lock(tmp_path / "lock").release(remove=True)
+    assert held is not None and not list(tmp_path.iterdir())
 
 
 def test_a_lock_on_a_full_disk_is_none(tmp_path):

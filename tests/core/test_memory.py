@@ -165,6 +165,18 @@ def test_within_the_limit_a_share_of_what_is_there_can_be_taken(monkeypatch):
     torch.empty(3 * 2**29)
 
 
+def test_where_nothing_is_known_there_is_no_limit(monkeypatch):
+    limit = resource.getrlimit(resource.RLIMIT_DATA)
+    monkeypatch.setattr(memory, "available_memory", lambda: None)
+    with limited_to_available(2):
+        assert resource.getrlimit(resource.RLIMIT_DATA) == limit
+
+
+def test_a_figure_that_the_system_keeps_to_itself_is_not_known(tmp_path):
+    (tmp_path / "vmstat").mkdir()  # to be read as little as a file without the right
+    assert kills_for_memory(tmp_path) == 0
+
+
 def test_sizes_in_words() -> None:
     sizes = {
         0: "0 bytes",

@@ -57,6 +57,15 @@ def test_parameters_are_read_as_tensors(tmp_path: Path) -> None:
     assert not read_weights(tmp_path / "a.pt")["a"].requires_grad
 
 
+def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*given: object, **settings: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    torch.save(WEIGHTS, tmp_path / "a.pt")
+    monkeypatch.setattr(torch, "load", denied)
+    assert refused(tmp_path / "a.pt") == "cannot read FILE: Permission denied"
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert refused(tmp_path / "none.pt") == "there is no file FILE"
     assert refused(tmp_path) == "FILE is a folder; give a file of weights (.pt)"
@@ -116,7 +125,10 @@ def test_content_of_another_kind(tmp_path: Path) -> None:
 def test_what_other_programs_put_around_weights(tmp_path: Path) -> None:
     file = tmp_path / "a.pt"
     wrapped = {f"module.{name}": tensor for name, tensor in WEIGHTS.items()}
-    for content in (wrapped, {f"_orig_mod.{name}": tensor for name, tensor in WEIGHTS.items()}, {"state_dict": wrapped, "epoch": 3}):
+    compiled = (
+        {prefix + name: tensor for name, tensor in WEIGHTS.items()} for prefix in ("_orig_mod.", "_orig_mod.module.", "module._orig_mod.")
+    )
+    for content in (wrapped, *compiled, {"state_dict": wrapped, "epoch": 3}):
         torch.save(content, file)
         read = read_weights(file)
         assert read.keys() == WEIGHTS.keys() and all(torch.equal(read[name], tensor) for name, tensor in WEIGHTS.items())

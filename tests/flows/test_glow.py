@@ -366,7 +366,8 @@ def test_the_layer_that_fails_is_named(layer, reason) -> None:
     with torch.no_grad():
         parameter = dict(model.network.named_parameters())[layer]
         parameter.zero_() if layer.endswith("weight") else parameter.fill_(200.0)
-    assert model.fault() is None
+    assert model.fault() is None and model._extent is not None
+    assert not any(part.requires_grad for part in model._extent), "it would keep the graph of a step"
     model.loss(model.phases[0], batch(images(2)), rng(2))
     found = model.fault()
     assert found is not None and re.match(reason, found)

@@ -119,6 +119,15 @@ def test_without_gradients_nothing_is_kept(memory: MemoryName) -> None:
     assert not y.requires_grad and not log_det.requires_grad
 
 
+@pytest.mark.parametrize("memory", get_args(MemoryName))
+def test_steps_learn_from_images_which_need_no_gradient(memory: MemoryName) -> None:
+    steps = steps_of(depth=2)
+    passed = run_steps(steps, torch.randn(4, CHANNELS, 8, 8), memory=memory)  # type: ignore[arg-type]
+    assert not passed.largest.requires_grad, "the graph of a step would live as long as what is known of its extent"
+    (passed.y.sum() + passed.log_det.sum()).backward()
+    assert all(parameter.grad is not None and parameter.grad.norm() > 0 for parameter in steps.parameters())
+
+
 def test_a_parameter_that_changed_in_between_is_an_error() -> None:
     steps, x = steps_of(depth=2), torch.randn(4, CHANNELS, 8, 8, requires_grad=True)
     y, _, _ = run_steps(steps, x, memory="inversion")  # type: ignore[arg-type]

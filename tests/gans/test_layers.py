@@ -101,6 +101,25 @@ def test_spectral_norm_can_be_differentiated_twice(layout) -> None:
     assert torch.autograd.gradcheck(lambda weight: divided(weight, u, v).square(), (weight,), check_forward_ad=True)
 
 
+def test_torch_func_transforms_the_input_of_a_spectral_norm() -> None:
+    layer, x = Conv2d(3, 2, 3, weight_norm="spectral"), torch.randn(2, 3, 5, 5).requires_grad_()
+    (expected,) = torch.autograd.grad(layer(x).square().sum(), x)
+    for transform in (torch.func.grad, torch.func.jacrev, torch.func.jacfwd):
+        torch.testing.assert_close(transform(lambda x: layer(x).square().sum())(x.detach()), expected)
+
+
+def test_a_layer_alone_is_folded_too() -> None:
+    layer = Conv2d(4, 6, 3, weight_norm="spectral")
+    folded = fold_spectral_norm(layer.state_dict())
+    torch.testing.assert_close(folded, {"bias": layer.bias.detach(), "weight": normalised_weight(layer).detach()})
+
+
+@pytest.mark.parametrize("geometry", [{"stride": 2, "padding": 1}, {"padding": 0}], ids=str)
+def test_what_enlarges_keeps_the_size(geometry: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="got kernels of 3, .* this does not keep the size"):
+        Conv2d(4, 6, 3, enlarges=True, **geometry)
+
+
 def test_folded_weights_give_the_same_output_without_spectral_norm() -> None:
     options = BlockOptions(weight_norm="spectral", norm=Norm("instance"), nonlinearity="relu")
     network, plain = ResBlock(4, 6, options=options), ResBlock(4, 6, options=BlockOptions(norm=Norm("instance"), nonlinearity="relu"))

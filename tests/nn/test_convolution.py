@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.autograd.forward_ad as fwd
 import torch.nn.functional as F
 
 from triptych.core.batch import Batch, DataSpec
@@ -93,6 +94,24 @@ def test_autocast_computes_in_half_precision_and_keeps_the_weights_gradient_in_f
     assert layer.weight.grad is not None and layer.bias is not None and layer.bias.grad is not None
     assert (y.dtype, layer.weight.grad.dtype, layer.bias.grad.dtype) == (torch.bfloat16, torch.float32, torch.float32)
     torch.testing.assert_close(y.float(), F.conv2d(x, layer.weight, layer.bias, padding=1), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["x", "weight", "bias"])
+@pytest.mark.parametrize("grad", [True, False])
+def test_forward_mode_and_transforms_are_those_of_pytorch(which: int, grad: bool) -> None:
+    given = [torch.randn(size, dtype=torch.float64) for size in ((2, 3, 5, 5), (4, 3, 3, 3), (4,))]
+    direction = torch.randn_like(given[which])
+
+    def along(convolve: Callable[..., torch.Tensor]) -> torch.Tensor:
+        with fwd.dual_level(), torch.set_grad_enabled(grad):
+            duals = [fwd.make_dual(x, direction) if number == which else x for number, x in enumerate(given)]
+            tangent = fwd.unpack_dual(convolve(*duals, padding=1)).tangent
+            assert tangent is not None
+            return tangent
+
+    torch.testing.assert_close(along(convolution), along(F.conv2d))
+    ours, theirs = (torch.func.grad(lambda *x, f=f: f(*x).sin().sum(), argnums=which)(*given) for f in (convolution, F.conv2d))
+    torch.testing.assert_close(ours, theirs)
 
 
 def test_without_gradients_nothing_is_kept() -> None:

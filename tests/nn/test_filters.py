@@ -107,6 +107,14 @@ def test_convolution_of_stride_two(side, taps) -> None:
     torch.testing.assert_close(filters.downsampled_convolution(x, weight, taps), expected)
 
 
+@pytest.mark.parametrize("side", [1, 3])
+@pytest.mark.parametrize("taps", [filters.BINOMIAL, LONG], ids=len)
+def test_a_convolution_that_is_halved_sees_beyond_the_border(side, taps) -> None:
+    x, weight = numbers(2, 3, 6, 8), numbers(5, 3, side, side, seed=1)
+    far = F.conv2d(F.pad(x, (8, 8, 8, 8)), weight, padding=side // 2)
+    torch.testing.assert_close(filters.convolved_downsampled(x, weight, taps), filters.downsampled(far, taps)[:, :, 4:-4, 4:-4])
+
+
 FORMS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "upsampled": lambda x, weight: filters.upsampled(x),
     "downsampled": lambda x, weight: filters.downsampled(x),

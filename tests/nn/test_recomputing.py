@@ -66,6 +66,15 @@ def test_first_derivatives_of_a_part_whose_input_has_none(run: Any, float64: Non
 
 
 @pytest.mark.parametrize("run", [recomputed, recomputed_twice])
+def test_a_weight_that_a_part_does_not_use_has_no_gradient(run: Any, float64: None) -> None:
+    parts = blocks(1)
+    parts[0].unused = nn.Parameter(torch.ones(2))
+    x = torch.randn(COUNT, 4, SIZE, SIZE, requires_grad=True)
+    penalised(parts, x, run).backward()
+    assert [name for name, weight in parts[0].named_parameters() if weight.grad is None] == ["unused"]
+
+
+@pytest.mark.parametrize("run", [recomputed, recomputed_twice])
 def test_the_precision_is_that_of_the_first_time(run: Any) -> None:
     """Also where autocast is off when the gradient is taken, as in a penalty; the rounding of sums may differ (measured: 0.004)."""
     parts, found, dtypes = blocks(), [], []

@@ -166,11 +166,6 @@ class BlockMemory:
             while self._total > self._most:
                 self._total -= len(self._parts.popitem(last=False)[1])
 
-    def drop(self, name: str) -> None:
-        """Forgets a part."""
-        with self._one:
-            self._total -= len(self._parts.pop(name, b""))
-
     @contextmanager
     def alone(self, name: str) -> Iterator[None]:
         """Nothing is shared, so nobody is waited for."""

@@ -166,7 +166,7 @@ def convert(value: Any, annotation: Any, current: Any = None) -> Any:
         if value not in allowed or isinstance(value, bool) != any(a is value for a in allowed if isinstance(a, bool)):
             names = ", ".join(map(repr, allowed))
             raise ConfigError("", f"got {_quoted(value)}, expected one of {names}{nearest(str(value), map(str, allowed))}")
-        return value
+        return allowed[allowed.index(value)]  # 3 for 3.0
     if origin is tuple:
         return _convert_tuple(value, typing.get_args(annotation))
     if isinstance(annotation, type) and issubclass(annotation, Config):
@@ -175,8 +175,6 @@ def convert(value: Any, annotation: Any, current: Any = None) -> Any:
 
 
 def _convert_scalar(value: Any, annotation: Any) -> Any:
-    if annotation is Any:
-        return value
     if annotation is type(None) or annotation is None:
         if value is not None:
             raise ConfigError("", f"got {_quoted(value)}, expected nothing")
@@ -186,7 +184,7 @@ def _convert_scalar(value: Any, annotation: Any) -> Any:
             raise ConfigError("", f"got {_quoted(value)}, expected a finite number")
         return float(value)
     if annotation is int and isinstance(value, float) and value.is_integer():  # 1e6 in a file of settings
-        return int(value)
+        value = int(value)
     if isinstance(value, bool) != (annotation is bool) or not isinstance(value, annotation):
         raise ConfigError("", f"got {_quoted(value)}, expected {type_name(annotation)}")
     if annotation is int and not -_INT_LIMIT <= value < _INT_LIMIT:

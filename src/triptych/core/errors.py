@@ -30,7 +30,7 @@ class ConfigError(UserError, ValueError):
 
     def __init__(self, setting: str, reason: str, names: Sequence[str] = ()) -> None:
         self.setting, self._unnamed, self._names = setting, reason, tuple(names)
-        self.reason = reason.format(*names) if names else reason
+        self.reason = _with_names(reason, names)
         super().__init__(f"{setting}: {self.reason}" if setting else self.reason)
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[str, str, tuple[str, ...]]]:
@@ -43,6 +43,12 @@ class ConfigError(UserError, ValueError):
     def inside(self, section: str) -> ConfigError:
         """The same error, seen from one level further out."""
         return self.renamed(lambda name: f"{section}{'' if not name or name.startswith('[') else '.'}{name}")
+
+
+def _with_names(reason: str, names: Sequence[str]) -> str:
+    """The reason with the names in its last places {}; braces before them are what a user gave. It may have fewer places."""
+    first, *others = reason.rsplit("{}", len(names)) if names else [reason]
+    return first + "".join(name + text for name, text in zip(names, others, strict=False))
 
 
 class DataError(UserError):

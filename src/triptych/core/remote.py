@@ -181,10 +181,6 @@ class RemoteFile:
         """Keeps it."""
         self.cache.put(f"{self._key}/{name}", content)
 
-    def drop_note(self, name: str) -> None:
-        """Forgets it."""
-        self.cache.drop(f"{self._key}/{name}")
-
     def _name(self, k: int) -> str:
         return f"{self._key}/{k}"
 

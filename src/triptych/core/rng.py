@@ -94,10 +94,6 @@ class Rng:
         """The same stream for some of the samples."""
         return replace(self, index=self.index[samples], drawn={name: words[samples] for name, words in self.drawn.items()})
 
-    def to(self, device: torch.device | str) -> Rng:
-        """The same stream, drawing on `device`."""
-        return replace(self, index=self.index.to(device), drawn={name: words.to(device) for name, words in self.drawn.items()})
-
     def words(self, name: str, count: int) -> Tensor:
         """Uniform integers in 0..2^32-1: int64 of shape (b, count)."""
         if name in self.drawn:

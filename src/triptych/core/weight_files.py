@@ -29,7 +29,7 @@ _WRAPPERS = ("module.", "_orig_mod.")
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """The tensors of a file by name.
 
-    Those under "state_dict", where many programs keep them, and without the prefix that DistributedDataParallel or torch.compile gives.
+    Those under "state_dict", where many programs keep them, and without the prefixes that DistributedDataParallel and torch.compile give.
     Raises CheckpointError for a file that is missing or damaged, that holds anything that would have to be run, an optimizer's state
     or another thing than tensors by name.
     """
@@ -97,9 +97,8 @@ def checked_weights(content: Any, *, name: str = "the file") -> dict[str, Tensor
         if not _is_whole(value):
             raise CheckpointError(f"{name}: {key} does not hold all of its {value.numel()} values; save plain tensors")
     tensors = {key: value.detach() for key, value in content.items()}
-    for prefix in _WRAPPERS:
-        if all(name.startswith(prefix) for name in tensors):
-            tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    while prefix := next((prefix for prefix in _WRAPPERS if all(name.startswith(prefix) for name in tensors)), None):
+        tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
     return tensors
 
 

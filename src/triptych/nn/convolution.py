@@ -22,6 +22,7 @@ from torch.autograd import Function
 
 from triptych.nn import winograd, winograd_rows
 from triptych.nn.few_channels import convolved_together, pixels_together
+from triptych.nn.forward_mode import is_transformed
 from triptych.nn.precision import autocasted
 from triptych.nn.weight_gradient import by_products, weight_gradient
 from triptych.nn.winograd import by_tiles
@@ -61,7 +62,8 @@ def transposed_convolution(
 
 
 def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: _Geometry) -> Tensor:
-    if torch.compiler.is_compiling():  # which has no second derivatives
+    given = (x, weight) if bias is None else (x, weight, bias)
+    if torch.compiler.is_compiling() or any(map(is_transformed, given)):  # a compiled network has no second derivatives
         return _plain(x, weight, bias, geometry)
     x, weight, bias = autocasted(x), autocasted(weight), None if bias is None else autocasted(bias)
     y = _plain(x.detach(), weight.detach(), None if bias is None else bias.detach(), geometry)

@@ -11,12 +11,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 def is_transformed(x: Tensor) -> bool:
-    """Whether x is being differentiated forwards, or is inside a function that torch.func transforms.
+    """Whether x is being differentiated forwards, or all this is inside a function that torch.func transforms.
 
     Fused kernels and autograd nodes of our own know neither.
     """
-    within = torch._C._functorch.is_functorch_wrapped_tensor(x)  # pyright: ignore[reportAttributeAccessIssue]
-    return within or fwd.unpack_dual(x).tangent is not None
+    return torch._C._are_functorch_transforms_active() or fwd.unpack_dual(x).tangent is not None
 
 
 @torch.no_grad()
