@@ -18,8 +18,9 @@ from triptych.core.model import Encoder, Guidable, Likelihood, LossTerms, Sample
 from triptych.core.rng import Rng
 from triptych.diffusion.adm import ADMConfig
 from triptych.diffusion.classifier import ClassifierConfig
-from triptych.diffusion.continuous import ContinuousConfig, ContinuousModel, FlowEncodingConfig, LevelSamplingConfig, level
+from triptych.diffusion.continuous import ContinuousConfig, FlowEncodingConfig, LevelSamplingConfig, level
 from triptych.diffusion.likelihood import FlowODEConfig
+from triptych.diffusion.preconditioned import PreconditionedModel
 from triptych.diffusion.solvers import Churn
 from triptych.diffusion.unet import NO_LABEL, EncoderConfig, UNetConfig
 
@@ -37,7 +38,7 @@ class KnownConfig(ContinuousConfig):
         return Known(self, spec)
 
 
-class Known(ContinuousModel):
+class Known(PreconditionedModel):
     def __init__(self, config: KnownConfig, spec: DataSpec) -> None:
         super().__init__(config, spec)
         self.network = nn.Identity()
@@ -96,7 +97,7 @@ def test_the_published_sampler(churn: dict[str, float]) -> None:
         n,
         churn=settings.churn,
         low=settings.churn_min,
-        high=settings.highest_churned,
+        high=math.inf if settings.churn_max is None else settings.churn_max,
         deviation=settings.churn_noise,
     )
     torch.testing.assert_close(found, expected.clamp(-1, 1), atol=1e-9, rtol=0)

@@ -134,7 +134,7 @@ def test_a_step_that_only_lengthens_changes_nothing(float64):
 
 
 def test_images_that_are_no_squares():
-    with pytest.raises(ConfigError, match=r"data.width: got 16 for images of 8 pixels, expected squares with edm2"):
+    with pytest.raises(ConfigError, match="^network: a U-Net takes squares, not images of 8 x 16 pixels; leave out data.width$"):
         SMALL.build(DataSpec(image_size=8, width=16, channels=3, num_classes=3))
 
 

@@ -221,6 +221,7 @@ def test_recomputing_the_blocks_changes_nothing(float64):
         ({"channel_mult": (1, 2, 2, 2, 2, 2)}, r"channel_mult: got .* expected a multiple of 32 pixels, as 6 levels need"),
         ({"attention_resolutions": (7,)}, r"attention_resolutions: got 7, expected some of this network's resolutions \(16, 8, 4\)"),
         ({"num_head_channels": 5}, "num_head_channels: got 5, expected a divisor of 16, the width of a level with attention"),
+        ({"attention_resolutions": (), "num_head_channels": 5}, "num_head_channels: got 5, expected a divisor of"),
         ({"dropout": 1.0}, "dropout: got 1.0, expected from 0 to below 1"),
         ({"num_blocks": 0}, "num_blocks: got 0, expected at least 1"),
         ({"channel_mult": ()}, "channel_mult: got .* expected positive numbers"),
@@ -267,3 +268,9 @@ def test_every_block_keeps_the_magnitude_at_initialisation(monkeypatch):
     assert len(found) == 12
     for name, magnitude in found.items():
         assert magnitude == pytest.approx(1, abs=0.05), name
+
+
+def test_labels_exactly_when_the_network_has_classes() -> None:
+    ours = EDM2Network(SMALL, image_size=16, channels=2, num_labels=3)
+    with pytest.raises(ValueError, match="labels"):
+        ours(torch.zeros(4, 2, 16, 16), torch.zeros(4))

@@ -183,7 +183,14 @@ def test_rectangles_whose_sides_the_levels_divide() -> None:
     model = config.build(DataSpec(image_size=16, width=24, channels=3)).eval()
     with torch.no_grad():
         assert model.predict(torch.zeros(1, 3, 16, 24), torch.ones(1, 1, 1, 1), None).shape == (1, 3, 16, 24)
-    with pytest.raises(ConfigError, match="data.width: got 20 for images of 16 pixels, expected a multiple of 8, as the levels need"):
+    with pytest.raises(ConfigError, match="^network: got images of 16 x 20 pixels, expected a data.width that is a multiple of 8"):
         config.build(DataSpec(image_size=16, width=20, channels=3))
+    assert [ADMUNetConfig(channel_mult=mult).halvings(16) for mult in (None, (1, 2, 2, 2))] == [2, 3]
     with pytest.raises(ConfigError, match=r"network.channel_mult: got 1, 1, 1, 1 for images of 18 pixels, expected a multiple of 8"):
         config.build(DataSpec(image_size=18, channels=3))
+
+
+def test_labels_exactly_when_the_network_has_classes() -> None:
+    ours = SongUNet(DDPMPP.shrunk(), image_size=8, channels=1, num_classes=CLASSES)
+    with pytest.raises(ValueError, match="labels"):
+        ours(torch.zeros(4, 1, 8, 8), torch.zeros(4))

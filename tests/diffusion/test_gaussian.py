@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,15 @@ def test_only_timesteps_have_a_step_before() -> None:
     assert torch.equal(chain.x0_from(x, x, chain.at_step(3)), x)
     with pytest.raises(AssertionError):
         chain.x0_from(x, x, chain.at_time(3.5))
+
+
+@pytest.mark.parametrize("kept", [range(100), (3, 20, 77)], ids=["all", "some"])
+def test_a_mean_that_is_predicted_is_not_clipped(kept: Sequence[int]) -> None:
+    """As in the published program, where all timesteps are kept: clipping changes the x_0 that is told alone."""
+    chain, (x_t, output) = process(mean="previous_x").respaced(kept), data()
+    free, clipped = (chain.moments(output, x_t, chain.at_step(2), hook) for hook in (None, lambda x0: x0.clamp(-0.1, 0.1)))
+    assert torch.equal(free.mean, clipped.mean)
+    assert torch.equal(clipped.x0, free.x0.clamp(-0.1, 0.1)) and free.x0.abs().max() > 0.1
 
 
 @pytest.mark.parametrize("mean", MEANS)
@@ -243,6 +253,8 @@ def test_respacing_keeps_the_noise_levels() -> None:
     np.testing.assert_allclose(StepCoefficients(*respaced.tables).abar, StepCoefficients(*chain.tables).abar[kept])
     assert respaced.at(torch.tensor([0, 2])).time.flatten().tolist() == [3, 77]
     assert process().respaced([5]).steps == 1  # a single step has no second one to take its first variance from
+    first, second = (process().respaced([5, 9]).at_step(step) for step in (0, 1))
+    assert first.log_variance_small == second.log_variance_small and first.variance_large == second.variance_small
 
 
 def test_normal_kl_against_torch() -> None:

@@ -194,6 +194,7 @@ def test_another_parametrization_says_the_same() -> None:
         said = in_terms_of(process, lambda x, c: predict(x, retimed(c, plain, other)))(process.noised(x0, noise, c), c)  # noqa: B023
         torch.testing.assert_close(said, noise, atol=1e-4, rtol=1e-4)
     assert seen == [6.0, 500.0, 998.0]
+    assert retimed(theirs.at_step(250), other, plain).time == 250
 
 
 # Whole models.
@@ -403,9 +404,13 @@ def test_any_model_that_keeps_the_protocol_may_guide() -> None:
     bounded.largest_sigma = 5.0
     sampled(plain.guided_with(bounded), labels=labels, guidance_scale=2.0)  # type: ignore[arg-type]
     assert bounded.levels == pytest.approx([min(level, 5.0) for level in guide.levels]) and max(guide.levels) > 5
-    weaker.image_shape = (1, 16, 16)
-    with pytest.raises(ConfigError, match="guide_with: its images have 16 pixels, this model's 8"):
-        plain.guided_with(weaker)  # type: ignore[arg-type]
+    for size, said in (
+        ((16, 16), "16 pixels, this model's 8; give one trained at 8"),
+        ((8, 12), "8 x 12 pixels, this model's 8; give one"),
+    ):
+        weaker.image_shape = (1, *size)
+        with pytest.raises(ConfigError, match=f"guide_with: its images have {said}"):
+            plain.guided_with(weaker)  # type: ignore[arg-type]
 
 
 # Without labels and with them: classifier-free guidance.

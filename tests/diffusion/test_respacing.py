@@ -44,6 +44,7 @@ def test_legal_strides() -> None:
         ("ddim5000", '"ddim1000"'),
         ("1001", "1001 of the 1000 steps of a section; the nearest is 1000"),
         ("10,600", "600 of the 500 steps"),
+        (",".join(["1"] * 1001), "1001 sections of 1000 steps"),
         ("ten", "'ten'"),
         ("10,,10", "'10,,10'"),
         ("0", "'0'"),

@@ -381,6 +381,7 @@ def test_spacing_is_used() -> None:
     [
         ({"sampler": "unipc", "eta": 0.5}, "eta: got 0.5, expected 0 with sampler unipc; ddim alone has it"),
         ({"eta": 0.5}, "eta: got 0.5, expected 0 with sampler ancestral; ddim alone has it"),
+        ({"sampler": "ddim", "eta": 1.5}, "eta: got 1.5, expected from 0 to 1"),
         (
             {"sampler": "ddim", "spacing": "edm"},
             "spacing: got 'edm', expected nothing with sampler ddim, which goes by steps alone",

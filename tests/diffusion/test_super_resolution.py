@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -146,6 +147,8 @@ def test_what_does_not_fit_is_refused() -> None:
     for size in (8, 9):
         with pytest.raises(ConfigError, match=f"small_size: got {size}, expected less than data.image_size, 8"):
             config(small_size=size).build(SPEC)
+    with pytest.raises(ConfigError, match="^network: a U-Net takes squares, not images of 8 x 16 pixels; leave out data.width$"):
+        config().build(replace(SPEC, width=16))
     with pytest.raises(ConfigError, match="small_size: got 0, expected at least 1"):
         config(small_size=0)
     with pytest.raises(ConfigError, match="class_conditional: got true, but the data has no labels"):

@@ -253,6 +253,8 @@ def test_labels_exactly_when_the_network_has_classes() -> None:
         net(x, t)
     with pytest.raises(ValueError, match="labels"):
         network()(x, t, torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(ValueError, match="spans"):
+        network()(x, t, span=t)
 
 
 def test_activations_are_channels_last() -> None:

@@ -23,6 +23,7 @@ from triptych.core.model import NUM_GROUPS, LossTerms, Model, ModelConfig, Phase
 from triptych.core.rng import Rng
 from triptych.diffusion.dropout import masks_ahead
 from triptych.diffusion.gaussian import Coefficients, NoiseConfig, NoiseProcess
+from triptych.diffusion.networks import of_latents
 from triptych.diffusion.pooling import Pool, make_head
 from triptych.diffusion.timestep_sampling import LOSS_HISTORY, TimestepSamplerName, make_timestep_sampler
 from triptych.diffusion.unet import EncoderConfig, UNetEncoder
@@ -100,7 +101,7 @@ class NoisyClassifier(Model):
                 pool=config.pool,
             )
         except ConfigError as error:
-            raise error.inside("network") from None
+            raise of_latents(error, spec).inside("network") from None
         self.timesteps = make_timestep_sampler(config.timestep_sampler, config.noise.steps)
 
     @property

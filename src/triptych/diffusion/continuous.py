@@ -16,7 +16,6 @@ from itertools import pairwise
 from typing import ClassVar, Literal, Self
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from triptych.core.batch import Batch, DataSpec, labels_for_model
@@ -135,10 +134,6 @@ class ContinuousConfig(ModelConfig):
         except ConfigError as error:
             raise error.inside("sampling") from None
 
-    def shrunk(self) -> Self:
-        """Few steps of sampling; subclasses make their network small too."""
-        return replace(self, sampling=self.sampling.shrunk())
-
 
 @config
 class FlowEncodingConfig(Config):
@@ -154,7 +149,7 @@ class FlowEncodingConfig(Config):
 
 
 class ContinuousModel(Model):
-    """A model of a ContinuousConfig. A subclass gives `network`, `predict` and `loss`."""
+    """A model of a ContinuousConfig. A subclass gives `network`, `predictor` and `loss`."""
 
     phases = (Phase("denoise", ("network",)),)
     gathers = "blocks"
@@ -175,15 +170,6 @@ class ContinuousModel(Model):
         self.num_classes = spec.num_labels(class_conditional=config.class_conditional)
         self.bounded = spec.bounded
 
-    @abstractmethod
-    def predict(
-        self, x: Float[Tensor, "b c h w"], sigma: Float[Tensor, "b 1 1 1"], labels: Int[Tensor, " b"] | None, rng: Rng | None = None
-    ) -> Float[Tensor, "b c h w"]:
-        """D(x; sigma), the image expected behind x = x_0 + sigma n.
-
-        `labels`: exactly when the model is conditional, NO_LABEL for a sample without one. `rng` draws the dropout masks in training.
-        """
-
     # Training -----------------------------------------------------------------------------------------------------------
 
     def labels_of(self, batch: Batch) -> Tensor | None:
@@ -196,14 +182,12 @@ class ContinuousModel(Model):
 
     # Samples ------------------------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def predictor(self, labels: Tensor | None) -> Predictor:
-        """The x_0 that the model predicts, told the labels (b,), or none of an unconditional model; without guidance and clipping."""
+        """The x_0 that the model predicts at levels that are numbers, without guidance and clipping.
 
-        def predict(x: Tensor, c: Coefficients) -> Tensor:
-            sigma = c.sigma if isinstance(c.sigma, Tensor) else x.new_full((len(x), 1, 1, 1), c.sigma)
-            return self.predict(x / c.sqrt_abar, sigma, labels)
-
-        return predict
+        `labels` (b,): exactly when the model is conditional, NO_LABEL for a sample without one.
+        """
 
     @property
     def largest_sigma(self) -> float:

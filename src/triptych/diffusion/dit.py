@@ -21,14 +21,14 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
 from triptych.diffusion.blocks import attend, timestep_embedding, zeroed
-from triptych.diffusion.unet import NO_LABEL
+from triptych.diffusion.unet import ANOTHER_SIZE, NO_LABEL
 from triptych.nn.linear import Linear
+from triptych.nn.recomputing import recomputed
 
 FREQUENCIES = 256
 """Numbers that a time is embedded in."""
@@ -197,7 +197,7 @@ class DiT(nn.Module):
         for side in sides:
             if side % network.patch:
                 reason = f"got {network.patch} for images of {' x '.join(map(str, sides))} pixels, expected a divisor of both sides"
-                raise ConfigError("patch", f"{reason}; change it, or data.image_size")
+                raise ConfigError("patch", f"{reason}; change it, or give {ANOTHER_SIZE}")
         self.config, self.out_channels, self.num_labels = network, out_channels, num_classes
         self.image_size, self.in_channels = sides, in_channels
         width, self._outputs = network.width, out_channels * (2 if network.spare_outputs else 1)
@@ -233,7 +233,7 @@ class DiT(nn.Module):
         tokens = self.x_embedder["proj"](x).flatten(2).transpose(1, 2)
         tokens = tokens + _kept_table(rows, columns, self.config.width, x.device, x.dtype)
         for block in self.blocks:
-            tokens = self._run(block, tokens, told)
+            tokens = recomputed(block, tokens, told, when=self.config.checkpoint)
         with torch.autocast(x.device.type, enabled=False):
             patches = self.final_layer(tokens.to(x.dtype), told)
         patches = patches.view(-1, rows, columns, p, p, self._outputs)
@@ -250,8 +250,3 @@ class DiT(nn.Module):
             if y is not None:
                 c = c + self.y_embedder(y)
             return F.silu(c)
-
-    def _run(self, block: nn.Module, tokens: Tensor, told: Tensor) -> Tensor:
-        if self.config.checkpoint and torch.is_grad_enabled():
-            return checkpoint(block, tokens, told, use_reentrant=False, preserve_rng_state=False)
-        return block(tokens, told)

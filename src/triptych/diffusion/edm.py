@@ -18,11 +18,10 @@ from triptych.core.config import config
 from triptych.core.errors import ConfigError
 from triptych.core.model import LossTerms, Phase
 from triptych.core.rng import Rng
-from triptych.diffusion.continuous import ContinuousModel
 from triptych.diffusion.edm_augmentation import NonLeakingConfig, augmented
 from triptych.diffusion.edm_networks import EDMNetworkConfig, SongUNetConfig
 from triptych.diffusion.networks import of_latents
-from triptych.diffusion.preconditioned import PreconditionedConfig, preconditioned, weight_of
+from triptych.diffusion.preconditioned import PreconditionedConfig, PreconditionedModel, preconditioned, weight_of
 
 
 @config
@@ -54,7 +53,7 @@ class EDMConfig(PreconditionedConfig):
         return augmented(images, rng, settings)[0]
 
 
-class EDM(ContinuousModel):
+class EDM(PreconditionedModel):
     """The model of an EDMConfig."""
 
     config: EDMConfig
@@ -68,8 +67,8 @@ class EDM(ContinuousModel):
         _, height, width = self.image_shape
         multiple = 2 ** config.network.halvings(height)  # of the height it is one, or there would be no such network
         if width % multiple:
-            reason = f"got {width} for images of {height} pixels, expected a multiple of {multiple}, as the levels need"
-            raise ConfigError("data.width", reason)
+            wanted = f"a data.width that is a multiple of {multiple}, as the levels need"
+            raise ConfigError("network", f"got images of {height} x {width} pixels, expected {wanted}")
 
     def predict(
         self,

@@ -23,10 +23,10 @@ from triptych.core.config import config
 from triptych.core.errors import ConfigError
 from triptych.core.model import LossTerms, Phase
 from triptych.core.rng import Rng
-from triptych.diffusion.continuous import ContinuousModel, LevelSamplingConfig
+from triptych.diffusion.continuous import LevelSamplingConfig
 from triptych.diffusion.edm2_network import EDM2Network, EDM2NetworkConfig
-from triptych.diffusion.networks import of_latents
-from triptych.diffusion.preconditioned import PreconditionedConfig, c_noise, preconditioned, weight_of
+from triptych.diffusion.networks import of_latents, square_side
+from triptych.diffusion.preconditioned import PreconditionedConfig, PreconditionedModel, c_noise, preconditioned, weight_of
 from triptych.nn.magnitude import force_unit
 
 
@@ -53,7 +53,7 @@ class EDM2Config(PreconditionedConfig):
         return EDM2(self, spec)
 
 
-class EDM2(ContinuousModel):
+class EDM2(PreconditionedModel):
     """The model of an EDM2Config."""
 
     config: EDM2Config
@@ -61,11 +61,9 @@ class EDM2(ContinuousModel):
 
     def __init__(self, config: EDM2Config, spec: DataSpec) -> None:
         super().__init__(config, spec)
-        channels, height, width = self.image_shape
-        if height != width:
-            raise ConfigError("data.width", f"got {width} for images of {height} pixels, expected squares with edm2; leave it out")
         try:
-            self.network = EDM2Network(config.network, image_size=height, channels=channels, num_labels=self.num_classes)
+            side = square_side(spec)
+            self.network = EDM2Network(config.network, image_size=side, channels=spec.channels, num_labels=self.num_classes)
         except ConfigError as error:
             raise of_latents(error, spec).inside("network") from None
 

@@ -16,15 +16,15 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from triptych.core.config import Config, config, spelled
+from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
 from triptych.diffusion.blocks import Resampling, attend
 from triptych.diffusion.dropout import kept, mask_name, masks_ahead
-from triptych.diffusion.unet import NO_LABEL
+from triptych.diffusion.unet import NO_LABEL, level_sizes
 from triptych.nn.magnitude import SILU_RMS, UnitConv2d, UnitFourier, UnitLinear, mp_cat, mp_silu, mp_sum, mp_sum_with, unit
+from triptych.nn.recomputing import recomputed
 from triptych.nn.resample import enlarged, halved
 
 _LABEL_BALANCE, _RESIDUAL_BALANCE, _ATTENTION_BALANCE = 0.5, 0.3, 0.3
@@ -68,15 +68,7 @@ class EDM2NetworkConfig(Config):
 
     def check(self, image_size: int) -> None:
         """Raises ConfigError where the levels do not exist at this size."""
-        multiple = 2 ** (len(self.channel_mult) - 1)
-        if image_size % multiple:
-            wanted = f"a multiple of {multiple} pixels, as {len(self.channel_mult)} levels need; give fewer, or another data.image_size"
-            raise ConfigError("channel_mult", f"got {spelled(self.channel_mult)} for images of {image_size} pixels, expected {wanted}")
-        sizes = [image_size // 2**level for level in range(len(self.channel_mult))]
-        for size in self.attention_resolutions:
-            if size not in sizes:
-                found = ", ".join(map(str, sizes))
-                raise ConfigError("attention_resolutions", f"got {size}, expected some of this network's resolutions ({found})")
+        sizes = level_sizes(self.channel_mult, self.attention_resolutions, image_size=image_size)
         for size, mult in zip(sizes, self.channel_mult, strict=True):
             width = mult * self.num_channels
             if (size in self.attention_resolutions or size == sizes[-1]) and width % self.num_head_channels:
@@ -263,10 +255,8 @@ class EDM2UNet(nn.Module):
             return mp_silu(embedding)
 
     def _run(self, block: nn.Module, x: Tensor, embedding: Tensor, rng: Rng | None) -> Tensor:
-        if self.config.checkpoint and torch.is_grad_enabled():
-            # Nothing inside draws from a global generator: the masks are recomputed from rng.
-            return checkpoint(block, x, embedding, rng, use_reentrant=False, preserve_rng_state=False)
-        return block(x, embedding, rng)
+        # Nothing inside draws from a global generator: the masks are recomputed from rng.
+        return recomputed(block, x, embedding, rng, when=self.config.checkpoint)
 
 
 class EDM2Network(nn.Module):

@@ -21,20 +21,20 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from triptych.core.batch import DataSpec
-from triptych.core.config import Config, config, spelled
+from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
 from triptych.diffusion.blocks import Resampling, attend, zeroed
 from triptych.diffusion.dropout import kept, mask_name, masks_ahead
 from triptych.diffusion.norm import ModulatedGroupNorm, Modulation
-from triptych.diffusion.unet import CHANNEL_MULT, NO_LABEL, UNet, UNetConfig
+from triptych.diffusion.unet import CHANNEL_MULT, NO_LABEL, UNet, UNetConfig, level_sizes
 from triptych.nn.convolution import FastConv2d, fast_convolution
 from triptych.nn.enlarging import convolved_enlarged
 from triptych.nn.filters import BINOMIAL, convolved_downsampled, downsampled, kernel_of, upsampled
 from triptych.nn.linear import Linear
+from triptych.nn.recomputing import recomputed
 from triptych.nn.resample import enlarged, halved
 
 M = TypeVar("M", nn.Conv2d, nn.Linear)
@@ -117,16 +117,7 @@ class SongUNetConfig(EDMNetworkConfig):
 
     def sizes(self, image_size: int) -> tuple[int, ...]:
         """The image size at each level. Raises ConfigError where there are none for images of this size."""
-        halvings = self.halvings(image_size)
-        if image_size % 2**halvings:
-            wanted = f"a multiple of {2**halvings} pixels, as {halvings + 1} levels need; give fewer, or another data.image_size"
-            raise ConfigError("channel_mult", f"got {spelled(self.channel_mult)} for images of {image_size} pixels, expected {wanted}")
-        sizes = tuple(image_size // 2**level for level in range(halvings + 1))
-        for size in self.attention_resolutions:
-            if size not in sizes:
-                wanted = f"some of this network's resolutions ({', '.join(map(str, sizes))})"
-                raise ConfigError("attention_resolutions", f"got {size}, expected {wanted}")
-        return sizes
+        return level_sizes(self.channel_mult, self.attention_resolutions, image_size=image_size)
 
     def build(self, spec: DataSpec, *, num_classes: int | None, augment_dims: int) -> SongUNet:
         return SongUNet(self, image_size=spec.image_size, channels=spec.channels, num_classes=num_classes, augment_dims=augment_dims)
@@ -437,10 +428,8 @@ class SongUNet(nn.Module):
         return [*self.enc.values(), *self.dec.values()]
 
     def _run(self, block: SongBlock, x: Tensor, embedding: Tensor, rng: Rng | None) -> Tensor:
-        if self.config.checkpoint and torch.is_grad_enabled():
-            # Nothing inside draws from a global generator: the masks are recomputed from rng.
-            return checkpoint(block, x, embedding, rng, use_reentrant=False, preserve_rng_state=False)
-        return block(x, embedding, rng)
+        # Nothing inside draws from a global generator: the masks are recomputed from rng.
+        return recomputed(block, x, embedding, rng, when=self.config.checkpoint)
 
 
 class ADMUNet(UNet):

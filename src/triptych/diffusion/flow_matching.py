@@ -13,7 +13,7 @@ import dataclasses
 import math
 from typing import ClassVar, Literal, Self
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from triptych.core.batch import Batch, DataSpec
@@ -24,7 +24,7 @@ from triptych.diffusion.continuous import ContinuousConfig, ContinuousModel, Lev
 from triptych.diffusion.dit import DiTConfig
 from triptych.diffusion.gaussian import Coefficients
 from triptych.diffusion.networks import NetworkConfig, network_for
-from triptych.diffusion.paths import PATHS, Form, Path, PathName, Point
+from triptych.diffusion.paths import PATHS, Form, Path, PathName
 from triptych.diffusion.samplers import Predictor
 
 Times = Literal["uniform", "logit-normal", "edm-skewed"]
@@ -107,32 +107,16 @@ class FlowMatching(ContinuousModel):
         """What the network says at x_t and t, in the form of `prediction`: (b, c, h, w)."""
         return self.network(x_t, t * self.config.time_scale, labels, rng)
 
-    def predict(
-        self, x: Float[Tensor, "b c h w"], sigma: Float[Tensor, "b 1 1 1"], labels: Int[Tensor, " b"] | None, rng: Rng | None = None
-    ) -> Float[Tensor, "b c h w"]:
-        """D(x; sigma): x_0 as it follows from what the network says at alpha(t) x, t being the time of the noise level."""
-        t = self.path.time_of(sigma)
-        point = self.path.at(t)
-        return self._image(point.alpha * x, point, t, labels, rng)
-
     def predictor(self, labels: Tensor | None) -> Predictor:
-        """The x_0 that the model predicts, told the labels (b,), or none of an unconditional model; also where there is noise alone."""
+        """As of every model of noise levels, also where there is noise alone: by what the network says at the time of the level."""
 
         def predict(x: Tensor, c: Coefficients) -> Tensor:
-            if isinstance(c.sigma, Tensor):
-                t = self.path.time_of(c.sigma)
-                point = self.path.at(t)
-            else:
-                number = self.path.time_at(c.sigma)
-                t, point = x.new_full((len(x),), number), self.path.at_number(number)
-            return self._image(point.norm * x, point, t, labels, None)
+            t = self.path.time_at(c.sigma)
+            point = self.path.at_number(t)
+            x_t = point.norm * x
+            return point.image_of(self.said(x_t, x.new_full((len(x),), t), labels), x_t, self.config.prediction)
 
         return predict
-
-    def _image(self, x_t: Tensor, point: Point, t: Tensor, labels: Tensor | None, rng: Rng | None) -> Tensor:
-        """x_0 by what the network says at x_t and t, (b, 1, 1, 1) or (b,)."""
-        said = self.said(x_t, t.to(x_t).flatten().expand(len(x_t)), labels, rng)
-        return point.image_of(said, x_t, self.config.prediction)
 
     @property
     def largest_sigma(self) -> float:

@@ -131,7 +131,8 @@ def _require_same(setting: str, model: GuidableModel, guide: NoisyImageClassifie
     """Raises ConfigError, naming what differs, unless the guide knows images and noise levels as the model does."""
     shape, image_shape = model.image_shape, guide.image_shape
     if image_shape[1:] != shape[1:]:
-        raise ConfigError(setting, f"its images have {image_shape[1]} pixels, this model's {shape[1]}; give one trained at {shape[1]}")
+        theirs, ours = (str(h) if h == w else f"{h} x {w}" for _, h, w in (image_shape, shape))
+        raise ConfigError(setting, f"its images have {theirs} pixels, this model's {ours}; give one trained at {ours}")
     if image_shape[0] != shape[0]:
         raise ConfigError(setting, f"its images have {image_shape[0]} channel(s), this model's {shape[0]}")
     if guide.noise is not None and model.noise is not None and not same_noise(guide.noise, model.noise):

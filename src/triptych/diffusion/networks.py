@@ -5,7 +5,7 @@ from __future__ import annotations
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError
 from triptych.diffusion.dit import DiT, DiTConfig
-from triptych.diffusion.unet import UNet, UNetConfig
+from triptych.diffusion.unet import ANOTHER_SIZE, UNet, UNetConfig
 
 NetworkConfig = UNetConfig | DiTConfig
 Network = UNet | DiT
@@ -25,18 +25,28 @@ def network_for(
         if isinstance(config, DiTConfig):
             size = spec.height_and_width
             return DiT(config, image_size=size, in_channels=channels, out_channels=outputs, num_classes=num_classes, spans=spans)
-        if spec.width not in (None, spec.image_size):
-            raise ConfigError("", f"a U-Net takes squares, not images of {spec.image_size} x {spec.width} pixels; give a DiT")
-        size = spec.image_size
+        size = square_side(spec, instead="give a DiT, or ")
         return UNet(config, image_size=size, in_channels=channels, out_channels=outputs, num_classes=num_classes, spans=spans)
     except ConfigError as error:
         raise of_latents(error, spec).inside("network") from None
 
 
+def square_side(spec: DataSpec, *, instead: str = "") -> int:
+    """The side of the images of `spec`; ConfigError where they are no squares. `instead`: what else can be done about it."""
+    height, width = spec.height_and_width
+    if height != width:
+        raise ConfigError("", f"a U-Net takes squares, not images of {height} x {width} pixels; {instead}leave out data.width")
+    return height
+
+
 def of_latents(error: ConfigError, spec: DataSpec) -> ConfigError:
-    """The error about a size; of latents it says that the size of their images is chosen when they are encoded."""
+    """The error; of latents it speaks of these, and in place of another data.image_size it says how they get another size."""
     if spec.latents is None:
         return error
-    pixels = "x".join(map(str, spec.pictured.height_and_width))
-    why = f"these are latents of images of {pixels} pixels, for which triptych data encode --image-size chooses another size"
-    return ConfigError(error.setting, f"{error.reason} ({why})")
+    pictured = spec.pictured
+    times, pixels = pictured.image_size / spec.image_size, "x".join(map(str, pictured.height_and_width))
+    advice = (
+        f"latents of another size (these are latents of images of {pixels} pixels, for which triptych data encode --image-size chooses "
+        f"another size, {times:g} times that of the latents)"
+    )
+    return ConfigError(error.setting, error.reason.replace("images of", "latents of").replace(ANOTHER_SIZE, advice))

@@ -45,11 +45,6 @@ class RungeKutta:
     weights: tuple[float, ...]
     order: int
 
-    @property
-    def calls(self) -> int:
-        """Network calls of a step."""
-        return len(self.weights)
-
 
 METHODS: dict[PathSolverName, RungeKutta] = {
     "ode-euler": RungeKutta((), (1.0,), order=1),
@@ -106,7 +101,7 @@ def times_of(
     """
     (first, last), whole = map(float, ends), ends[1] == 1
     if grid == "edm":
-        levels = noise_levels(*sigmas, steps=steps, spacing="edm", rho=rho) if steps > 1 else [sigmas[0]]
+        levels = noise_levels(*sigmas, steps=steps, spacing="edm", rho=rho)
         times = path.time_of(torch.tensor(levels, dtype=torch.float64)).tolist()
         return [*times, last] if whole else times
     if not whole:

@@ -11,17 +11,19 @@ With sigma_data the deviation of the images' values,
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from triptych.core.config import config
 from triptych.core.model import NUM_GROUPS
 from triptych.core.rng import Rng
-from triptych.diffusion.continuous import ContinuousConfig
+from triptych.diffusion.continuous import ContinuousConfig, ContinuousModel
+from triptych.diffusion.samplers import Predictor
 
 
 @config
@@ -46,6 +48,22 @@ class PreconditionedConfig(ContinuousConfig):
         share = torch.special.ndtr(standard.flatten())
         group = (NUM_GROUPS * share).long().clamp(max=NUM_GROUPS - 1)
         return TrainingLevels((self.noise_mean + self.noise_std * standard).exp(), group)
+
+
+class PreconditionedModel(ContinuousModel):
+    """A model of a PreconditionedConfig. A subclass gives `network`, `predict` and `loss`."""
+
+    @abstractmethod
+    def predict(
+        self, x: Float[Tensor, "b c h w"], sigma: Float[Tensor, "b 1 1 1"], labels: Int[Tensor, " b"] | None, rng: Rng | None = None
+    ) -> Float[Tensor, "b c h w"]:
+        """D(x; sigma), the image expected behind x = x_0 + sigma n.
+
+        `labels`: exactly when the model is conditional, NO_LABEL for a sample without one. `rng` draws the dropout masks in training.
+        """
+
+    def predictor(self, labels: Tensor | None) -> Predictor:
+        return lambda x, c: self.predict(x / c.sqrt_abar, x.new_full((len(x), 1, 1, 1), c.sigma), labels)
 
 
 @dataclass(frozen=True)

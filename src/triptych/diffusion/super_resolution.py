@@ -23,6 +23,7 @@ from triptych.core.model import Report
 from triptych.core.rng import Rng
 from triptych.diffusion.counting import network_calls
 from triptych.diffusion.model import Conditions, DiffusionConfig, DiffusionModel
+from triptych.diffusion.networks import square_side
 from triptych.diffusion.unet import UNet, UNetConfig
 
 
@@ -84,8 +85,9 @@ class SuperResolution(DiffusionModel):
 
     def network_for(self, spec: DataSpec, *, out_channels: int) -> SuperResolutionUNet:
         """A U-Net that is told the small image too."""
-        network, size, classes = self.config.network, spec.image_size, self.num_classes
+        network, classes = self.config.network, self.num_classes
         try:
+            size = square_side(spec)
             return SuperResolutionUNet(network, image_size=size, in_channels=spec.channels, out_channels=out_channels, num_classes=classes)
         except ConfigError as error:
             raise error.inside("network") from None

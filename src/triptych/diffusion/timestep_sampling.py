@@ -77,8 +77,6 @@ class LossSecondMoment(UniformTimesteps):
 
     def observe(self, terms: Mapping[str, Tensor]) -> None:
         """Enters losses (b,), unweighted, at their timesteps (b,), in order."""
-        if not terms:
-            return
         t, loss = terms["t"], terms["loss"]
         same = t[:, None] == t[None, :]
         earlier, later = same.tril(-1).sum(1), same.triu(1).sum(1)

@@ -7,7 +7,7 @@ are a function of the sample and the layer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -40,6 +40,8 @@ CHANNEL_MULT: dict[int, tuple[float, ...]] = {
     512: (0.5, 1, 1, 2, 2, 4, 4),
 }
 
+ANOTHER_SIZE = "another data.image_size"
+"""What an error about a size advises in the end; `networks.of_latents` has other advice in its place."""
 NO_LABEL = -1
 """In place of a label: the network is told none, and says what all classes have in common (Ho and Salimans 2022)."""
 
@@ -116,6 +118,20 @@ class Levels:
     "Whether each level has it."
 
 
+def level_sizes(channel_mult: Sequence[float], attention_resolutions: Sequence[int], *, image_size: int) -> tuple[int, ...]:
+    """The image size at each level; raises ConfigError when they do not exist at this size, or attention is wanted at another."""
+    multiple = 2 ** (len(channel_mult) - 1)
+    if image_size % multiple:
+        wanted = f"a multiple of {multiple} pixels, as {len(channel_mult)} levels need; give fewer, or {ANOTHER_SIZE}"
+        raise ConfigError("channel_mult", f"got {spelled(channel_mult)} for images of {image_size} pixels, expected {wanted}")
+    sizes = tuple(image_size // 2**level for level in range(len(channel_mult)))
+    for size in attention_resolutions:
+        if size not in sizes:
+            wanted = f"some of this network's resolutions ({', '.join(map(str, sizes))})"
+            raise ConfigError("attention_resolutions", f"got {size}, expected {wanted}")
+    return sizes
+
+
 def levels_of(network: EncoderConfig, *, image_size: int) -> Levels:
     """The levels of the network; raises ConfigError when they do not exist at this size."""
     mult = network.channel_mult or CHANNEL_MULT.get(image_size)
@@ -124,20 +140,13 @@ def levels_of(network: EncoderConfig, *, image_size: int) -> Levels:
         raise ConfigError(
             "channel_mult", f"no default for images of {image_size} pixels (only for {sizes_known}); give one number for each level"
         )
-    if image_size % 2 ** (len(mult) - 1):
-        wanted = f"a multiple of {2 ** (len(mult) - 1)} pixels, as {len(mult)} levels need; give fewer, or another data.image_size"
-        raise ConfigError("channel_mult", f"got {spelled(mult)} for images of {image_size} pixels, expected {wanted}")
+    sizes = level_sizes(mult, network.attention_resolutions, image_size=image_size)
     widths = tuple(int(m * network.num_channels) for m in mult)
     for width in widths:
         if width == 0 or width % NUM_GROUPS:
             raise ConfigError(
                 "num_channels", f"gives a level of {width} channels, expected multiples of {NUM_GROUPS}; change it or channel_mult"
             )
-    sizes = tuple(image_size // 2**level for level in range(len(mult)))
-    for size in network.attention_resolutions:
-        if size not in sizes:
-            levels = ", ".join(map(str, sizes))
-            raise ConfigError("attention_resolutions", f"got {size}, expected some of this network's resolutions ({levels})")
     attention = tuple(size in network.attention_resolutions for size in sizes)
     _check_heads(network, {width for width, there in zip(widths, attention, strict=True) if there} | {widths[-1]})
     return Levels(widths, sizes, attention)
