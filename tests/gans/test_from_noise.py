@@ -17,6 +17,7 @@ from triptych.core.errors import ConfigError
 from triptych.core.model import LossTerms, Sampler, TrainingProgress
 from triptych.core.ramp import Ramp
 from triptych.core.rng import Rng
+from triptych.gans.ada import ADAConfig
 from triptych.gans.from_noise import NoiseGANConfig
 from triptych.gans.losses import AdversarialConfig
 from triptych.gans.penalties import PenaltyConfig
@@ -42,6 +43,12 @@ def squared(model: ToyNoiseGAN, images: Tensor, labels: Tensor | None) -> Tensor
     x = images.detach().requires_grad_()
     (gradient,) = torch.autograd.grad(model.discriminator(x, labels).outputs[0].sum(), x, create_graph=True)
     return gradient.flatten(1).square().sum(1)
+
+
+def test_changes_of_colours_need_images_that_have_some() -> None:
+    assert noise_gan(ada=ADAConfig(p=0.5)).ada is not None
+    with pytest.raises(ConfigError, match="ada.brightness.* images of 4 channels have no colours"):
+        ToyNoiseGAN(NoiseGANConfig(ada=ADAConfig(p=0.5)), DataSpec(image_size=SIZE, channels=4))
 
 
 @pytest.mark.parametrize("conditional", [False, True])

@@ -135,6 +135,7 @@ def test_top_k_keeps_the_highest_scores() -> None:
     assert weights.tolist() == [0.0, 2.5, 0.0, 2.5, 0.0]
     losses = torch.tensor([10.0, 1.0, 20.0, 3.0, 30.0])
     assert (weights * losses).mean().item() == 2.0  # that of 1 and 3
+    assert top_k_weights(scores, share=0.35).tolist() == weights.tolist(), "1.75 is rounded"
     assert top_k_weights(scores, share=1.0).tolist() == [1.0] * 5
     assert top_k_weights(scores, share=0.01).tolist() == [0.0, 5.0, 0.0, 0.0, 0.0]
     assert top_k_weights([scores[:, None], -10 * scores[:, None]], share=0.2).tolist() == [0.0, 0.0, 5.0, 0.0, 0.0]

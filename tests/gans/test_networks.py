@@ -32,6 +32,7 @@ from triptych.gans.discriminators import (
     PatchDiscriminatorConfig,
     ResidualDiscriminatorConfig,
     at_scales,
+    averaged_to,
     least_side,
     shrunk,
 )
@@ -301,6 +302,22 @@ def test_looks_of_more_than_a_sixteenth_of_an_image_count(pixels: int, kept: int
     assert len(instance_features(noise(1, 3, 16, 16), instances=instances.view(1, 1, 16, 16), label=label).classes) == kept
 
 
+@pytest.mark.parametrize(("setting", "part"), [("content_norm", "content_encoder"), ("decoder_norm", "decoder")])
+def test_encoders_and_decoders_have_norms_of_their_own(setting: str, part: str) -> None:
+    network = UNITGenerator(replace(UNIT_TINY, **{setting: "none"}))
+    normed = {name.split(".")[1] for name in network.state_dict() if ".norm." in name}
+    assert normed == {"content_encoder", "decoder"} - {part}
+
+
+def test_an_instance_has_the_class_of_most_of_its_pixels_that_have_one() -> None:
+    instances = torch.tensor([4, 5, 6, 7]).repeat_interleave(4).expand(1, 1, 16, 16)
+    label = torch.zeros(1, 3, 16, 16)
+    label[0, 2, :5, :4], label[0, 1, 5:, :4] = 1, 1  # of 4: class 1, and fewer pixels of class 2
+    label[0, 2, :2, 4:8] = 1  # of 5: class 2, most are of none; 6: none at all
+    label[0, 0, :, 12:] = 1
+    assert instance_features(noise(1, 3, 16, 16), instances=instances, label=label).classes.tolist() == [1, 2, 0]
+
+
 @float64
 @torch.no_grad()
 def test_looks_are_kept_and_chosen_by_class() -> None:
@@ -390,6 +407,14 @@ OTHER_PATCHES = [
 ]
 
 
+@pytest.mark.parametrize(("before", "size"), [((10, 12), (5, 6)), ((5, 6), (3, 3)), ((6, 6), (3, 3))])
+def test_the_pyramids_map_is_the_mean_of_the_whole_one(before: tuple[int, int], size: tuple[int, int]) -> None:
+    """By way of a finer one where that is the same, and not where squares overlap."""
+    label = noise(2, 3, 40, 24)
+    finer = F.adaptive_avg_pool2d(label, before)
+    torch.testing.assert_close(averaged_to(size, finer=finer, label=label), F.adaptive_avg_pool2d(label, size))
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("config", [HD_PATCH, PIX2PIXHD_PATCH, UNIT_PATCH, SPADE_PATCH_TINY, *OTHER_PATCHES])
 def test_the_smallest_image_of_patch_discriminators(config: PatchDiscriminatorConfig) -> None:
@@ -414,7 +439,9 @@ def test_the_residual_discriminator_names_the_size_that_it_takes() -> None:
         (lambda: SPADEGeneratorConfig(encoder_size=100), "encoder_size"),
         (lambda: SPADEGeneratorConfig(resolution=1024, num_filters=5), "num_filters"),
         (lambda: Pix2PixHDGeneratorConfig(num_filters=6, num_enhancers=2), "num_filters"),
+        (lambda: FeatureEncoderConfig(num_clusters=0), "num_clusters"),
         (lambda: replace(MUNIT_TINY, mlp_layers=0), "mlp_layers"),
+        (lambda: replace(MUNIT_TINY, num_downsamples_style=-1), "num_downsamples_style"),
         (lambda: replace(UNIT_TINY, num_downsamples=-1), "num_downsamples"),
         (lambda: replace(COCO_TINY, style_bias_dims=0), "style_bias_dims"),
         (lambda: replace(FUNIT_TINY, style_dims=0), "style_dims"),

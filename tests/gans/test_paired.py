@@ -450,6 +450,8 @@ def test_an_example_has_the_photo_where_no_looks_were_kept() -> None:
     model, batch = built(ENCODING).eval(), random_batch()
     example = model.example(batch, settings=model.translation)
     assert torch.equal(example.inputs[STYLE], batch.images[:, None])
+    with pytest.raises(ConfigError, match="style: missing: these weights have kept no looks"):
+        translated(model, dict(batch.inputs))
     made = translated(model, dict(example.inputs))
     with torch.no_grad():
         torch.testing.assert_close(made, model.deterministic(batch, model.labels(batch.inputs)))
@@ -473,6 +475,7 @@ def spec_of(*inputs: InputSpec, size: int = 32, width: int | None = None) -> Dat
         (HD_CONFIG, spec_of(InputSpec(name="style_labels", kind="labels", num_classes=3)), "", "in pairs"),
         (SPADE_CONFIG, spec_of(MAP, width=40), "generator.resolution", "40x32 pixels, expected sides of multiples of 16"),
         (with_instance_norm(SPADE_CONFIG), spec_of(MAP, size=16), "generator.resolution", "at least 32"),
+        (HD_CONFIG, spec_of(MAP, InputSpec(name=STYLE, kind="image", channels=3)), "", 'has a folder "style"'),
         (HD_CONFIG, spec_of(MAP, size=36), "generator.num_downsamples", "multiples of 8"),
         (HD_CONFIG, spec_of(MAP, size=8), "generator.num_downsamples", "at least 16"),
         (
@@ -524,6 +527,11 @@ def test_settings_out_of_range(settings: dict[str, float], setting: str) -> None
         ({"instances": torch.zeros(2, 32, 48, dtype=torch.long)}, "instances", "expected 2 of 32x32"),
         ({STYLE: torch.zeros(2, 3, 32, 32)}, STYLE, "(2, k, 3, h, w)"),
         ({STYLE: torch.zeros(2, 0, 3, 32, 32)}, STYLE, "(2, k, 3, h, w)"),
+        (
+            {STYLE: torch.zeros(2, 1, 3, 32, 32, dtype=torch.uint8)},
+            STYLE,
+            "got images of uint8, expected floating-point numbers from -1 to 1",
+        ),
     ],
 )
 def test_translation_names_what_does_not_fit(change: dict[str, Any], name: str, words: str) -> None:

@@ -113,6 +113,8 @@ def test_settings_out_of_range_are_refused() -> None:
     for name, value in (("r1_gamma", -1.0), ("r2_gamma", float("nan")), ("every", 0)):
         with pytest.raises(ConfigError, match=f"^{name}: got "):
             PenaltyConfig(**{name: value})
+    with pytest.raises(ConfigError, match="^precision: got 'training', expected float32 where every is above 1"):
+        PenaltyConfig(r1_gamma=1.0, every=2, precision="training")
 
 
 @pytest.mark.slow

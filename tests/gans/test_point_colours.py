@@ -72,10 +72,10 @@ def test_rows_for_the_points_that_were_seen_alone(far: int) -> None:
 
 def test_the_loss_is_a_mean_over_known_pixels() -> None:
     guidance = torch.zeros(2, 4, 2, 2)
-    guidance[0, 3, 0, 0] = 1  # a quarter of the first image, nothing of the second
+    guidance[0, :, 0, 0] = torch.tensor([0.25, 0.25, 0.25, 1])  # a quarter of the first image is known, nothing of the second
     image = torch.full((2, 3, 2, 2), 0.5, requires_grad=True)
     loss = guidance_loss(image, guidance)
-    assert loss.tolist() == [0.5, 0.0]
+    assert loss.tolist() == [0.25, 0.0]
     (gradient,) = torch.autograd.grad(loss.sum(), image, retain_graph=True)
     assert gradient[0, :, 0, 0].tolist() == [1 / 3] * 3 and gradient.abs().sum() == 1
     for weight in (20.0, 20 * 2.0**16):  # as published, and with the first loss scale of fp16

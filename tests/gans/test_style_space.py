@@ -235,6 +235,17 @@ def test_the_deviation_of_w() -> None:
     assert whole == pytest.approx(math.sqrt(float((w - mapping.w_avg).square().sum(1).mean())), rel=0.1)
 
 
+def test_the_deviation_of_w_is_that_of_all_classes_alike() -> None:
+    made = model()
+    mapping = made.generator.mapping
+    with torch.no_grad():
+        mapping.embed.weight[:, 1] *= 4
+        z = samples(3000).normal("z", 6)
+        away = [(mapping(z, torch.full((3000,), label)) - mapping.w_avg).square().sum(1).mean() for label in range(3)]
+    assert made._deviation() == pytest.approx(torch.stack(away).mean().sqrt().item(), rel=0.03)
+    assert max(away) > 1.3 * min(away), "classes differ"
+
+
 def test_settings_of_features_go_with_features() -> None:
     network = replace(ProjectionConfig().perceptual, network="vgg16")
     said = "distance: got None, so that images of 8 pixels are compared by their pixels and the settings of perceptual do nothing"

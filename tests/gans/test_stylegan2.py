@@ -301,6 +301,53 @@ def test_a_residual_block_and_a_plain_one() -> None:
     assert plain.skip is None and plain.conv1.gain == pytest.approx(math.sqrt(2)) and block.conv1.gain == pytest.approx(1)
 
 
+def test_initial_weights() -> None:
+    """N(0, 1), over the rate of the mapping network; biases of styles are 1, all others and the strengths of noise 0."""
+    torch.manual_seed(0)
+    model = StyleGAN2Config(class_conditional=True, latent_dims=16).shrunk().build(spec(classes=CLASSES))
+    for name, parameter in model.named_parameters():
+        if name.endswith(("weight", "const")):
+            scale = 100 if "mapping.fc" in name else 1
+            assert 0.3 * scale < parameter.square().mean().sqrt() < 2 * scale, name
+        else:
+            assert (parameter == ("affine" in name)).all(), name
+
+
+def test_a_whole_discriminator() -> None:
+    """Every convolution over the root of its inputs, sqrt(2) lrelu behind it, a filter before each that halves, sqrt(1/2) of two sums."""
+    model = made(class_conditional=False, style_mixing=0.0).discriminator
+    binomial = torch.tensor([1.0, 3.0, 3.0, 1.0]) / 8
+
+    def rectified(y: Tensor) -> Tensor:
+        return math.sqrt(2) * torch.where(y > 0, y, 0.2 * y)
+
+    def convolved(x: Tensor, layer: DiscriminatorLayer, *, down: bool = False) -> Tensor:
+        weight, (ins, side) = layer.weight, layer.weight.shape[1:3]
+        if down:
+            kernel = (binomial[:, None] * binomial).expand(ins, 1, 4, 4)
+            x = F.conv2d(x, kernel, padding=1 + side // 2, groups=ins)
+        y = F.conv2d(x, weight / math.sqrt(ins * side**2), stride=1 + down, padding=0 if down else side // 2)
+        return y if layer.bias is None else rectified(y + layer.bias[:, None, None])
+
+    images = numbers(4, 3, 8, 8)
+    block, last = model.b8, model.b4
+    y = convolved(images, block.fromrgb)
+    y = (convolved(convolved(y, block.conv0), block.conv1, down=True) + convolved(y, block.skip, down=True)) / math.sqrt(2)
+    groups = y.view(2, 2, *y.shape[1:])
+    deviation = ((groups - groups.mean(1, keepdim=True)).square().mean(1) + 1e-8).sqrt().mean((1, 2, 3))
+    y = torch.cat((y, deviation.repeat_interleave(2)[:, None, None, None].expand(4, 1, 4, 4)), dim=1)
+    y = convolved(y, last.conv).flatten(1)
+    y = rectified(y @ last.fc.weight.T / math.sqrt(y.shape[1]) + last.fc.bias)
+    expected = y @ last.out.weight.T / math.sqrt(y.shape[1]) + last.out.bias
+    torch.testing.assert_close(model(images).outputs[0], expected)
+
+
+@pytest.mark.parametrize(("size", "half"), [(8, [8]), (32, [8, 16, 32]), (256, [32, 64, 128, 256])])
+def test_the_highest_resolutions_from_8_on_may_be_half(size: int, half: list[int]) -> None:
+    settings = StyleGAN2GeneratorConfig(half_stages=4)
+    assert [side for side in (4, 8, 16, 32, 64, 128, 256) if side <= size and settings.is_half(side, size=size)] == half
+
+
 # What is refused --------------------------------------------------------------------------------------------------------
 
 

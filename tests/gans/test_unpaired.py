@@ -490,6 +490,8 @@ def test_what_translate_refuses() -> None:
         translated(unit, noise(2, 3, 7, 8))
     with pytest.raises(ConfigError, match=r"^images: got images of shape \(2, 1, 8, 8\), expected \(b, 3, h, w\)$"):
         translated(munit, noise(2, 1, 8, 8))
+    with pytest.raises(ConfigError, match=r"^images: got images of uint8, expected floating-point numbers from -1 to 1"):
+        translated(munit, torch.zeros(2, 3, 8, 8, dtype=torch.uint8))
     with pytest.raises(ConfigError, match=r"^images: missing"):
         munit.translate({}, rng(2), settings=munit.translation)
     with pytest.raises(ConfigError, match=r"^style: this model takes no style images; leave them out$"):

@@ -18,8 +18,7 @@ from triptych.core.errors import ConfigError
 from triptych.core.model import Phase, TrainingProgress
 from triptych.core.rng import Rng
 from triptych.core.translation import Translator, VideoTranslator
-from triptych.gans.clip_base import warping_error
-from triptych.gans.flow import confidence, warped
+from triptych.gans.flow import confidence, temporal_window, warped, warping_error
 from triptych.gans.init import InitConfig
 from triptych.gans.losses import AdversarialConfig, discriminator_losses, l1
 from triptych.gans.lucas_kanade import lucas_kanade
@@ -345,6 +344,33 @@ def test_of_clips_too_a_missing_map_is_named() -> None:
         model.translate({"labels": clip.inputs["labels"]}, Rng(0, (), clip.index), settings=model.translation)
 
 
+@pytest.mark.parametrize(
+    ("frames", "depths", "message"),
+    [
+        (
+            FRAMES,
+            FRAMES - 1,
+            r"depth: got a tensor of shape \(2, 3, 1, 32, 32\), expected clips \(b, t, ...\) of as many frames as labels has, 4",
+        ),
+        (
+            FRAMES - 1,
+            FRAMES,
+            r"depth: got a tensor of shape \(2, 4, 1, 32, 32\), expected clips \(b, t, ...\) of as many frames as labels has, 3",
+        ),
+        (FRAMES, None, r"depth: got a tensor of shape \(2, 1, 32, 32\), expected clips \(b, t, ...\) of as many frames as labels has, 4"),
+        (0, 0, r"labels: got a tensor of shape \(2, 0, 32, 32\), expected clips \(b, t, ...\) of one frame or more"),
+    ],
+    ids=["fewer", "more", "one", "none"],
+)
+def test_maps_of_unequally_many_frames_are_refused(frames: int, depths: int | None, message: str) -> None:
+    spec = replace(SPEC, inputs=(MAPS, InputSpec(name="depth", kind="image", channels=1, frames=FRAMES)))
+    model, clip = built(spec=spec).eval(), pan()
+    depth = torch.zeros(2, *[] if depths is None else [depths], 1, SIDE, SIDE)
+    with pytest.raises(ConfigError, match=message):
+        inputs = {"labels": clip.inputs["labels"][:, :frames], "depth": depth}
+        model.translate(inputs, Rng(0, (), clip.index), settings=model.translation)
+
+
 def test_frames_of_which_nothing_can_be_compared_are_left_out() -> None:
     """After a cut no pixel is believed: that says nothing of flicker, and does not make it smaller."""
     model, clip = built().eval(), pan()
@@ -401,6 +427,8 @@ def test_maps_are_compared_under_moves_that_stay_on_them() -> None:
         (lambda: replace(CONFIG, teacher="data").build(SPEC), "teacher: got data, but the data has no flow; give its folder as data.flow"),
         (lambda: replace(CONFIG, teacher="raft"), "teacher: got 'raft', expected another one, or raft with a file as raft.weights"),
         (lambda: CONFIG.build(replace(SPEC, image_size=30)), "expected sides of multiples of 4"),
+        (lambda: CONFIG.build(replace(SPEC, image_size=4)), "generator.num_layers: got 2 .* expected sides of at least 8"),
+        (lambda: replace(CONFIG.discriminator, temporal_scales=5), "temporal_scales: got 5, expected 0 to 4"),
         (lambda: CONFIG.build(replace(SPEC, inputs=(FLOW,))), "nothing, pixel by pixel, that the images could be made from"),
         (lambda: replace(CONFIG, discriminator_steps=2), "discriminator_steps: got 2, expected 1: both take a step in each frame"),
         (lambda: comparing(16), "generator.flow.cost_radius: got 16 .* at least 34"),
@@ -410,6 +438,14 @@ def test_maps_are_compared_under_moves_that_stay_on_them() -> None:
 def test_what_does_not_fit_is_refused(change, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         change()
+
+
+@pytest.mark.parametrize(("scales", "frames"), [(1, 2), (2, 2), (2, 3)])
+def test_all_discriminators_of_several_frames_judge_from_the_end_of_the_span_on(scales: int, frames: int) -> None:
+    several = replace(CONFIG.discriminator, temporal_scales=scales, temporal_frames=frames)
+    model = replace(CONFIG, discriminator=several).build(SPEC)
+    judged = [temporal_window(frame, scale=scales - 1, frames=frames) is not None for frame in range(model.judged_span)]
+    assert judged.index(True) == model.judged_span - 1
 
 
 def test_some_frames_do_not_reach_all_parts() -> None:

@@ -138,6 +138,15 @@ def test_held_out_clips_and_translations_are_guided_too() -> None:
         model.next_frame(maps, [{"labels": clip.inputs["labels"][:, 0]}], made[0][:, None], settings=model.translation)
 
 
+def test_a_frame_whose_past_remembers_nothing_has_no_guidance() -> None:
+    model, clip = built().eval(), clips()
+    before, now = ({name: values[:, t] for name, values in clip.inputs.items()} for t in (0, 1))
+    found = model.next_frame(now, [before], clip.images[:, :1], settings=model.translation)
+    with torch.no_grad():
+        expected = model.generator(one_hot(clip, 1), one_hot(clip, 0)[:, None], clip.images[:, :1]).image
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize(
     ("points", "got"),
     [

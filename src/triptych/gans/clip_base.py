@@ -36,7 +36,7 @@ from triptych.core.rng import Rng
 from triptych.core.translation import Example
 from triptych.gans.crops import Part, PoseMap, part_crops, pose_map
 from triptych.gans.discriminators import least_side
-from triptych.gans.flow import confidence, flow_l1, mask_loss, past_window, temporal_memory, temporal_window, warped
+from triptych.gans.flow import confidence, flow_l1, mask_loss, past_window, temporal_memory, temporal_window, warping_error
 from triptych.gans.inverse_search import inverse_search
 from triptych.gans.label_maps import LabelMaps
 from triptych.gans.losses import feature_matching, l1
@@ -468,7 +468,12 @@ class ClipGAN(PairedGAN):
         maps = inputs.get(first.name)
         if maps is None or maps.ndim <= (4 if first.kind == "image" else 3):
             return self.next_frame(inputs, [], None, settings=settings)
-        *_, last = self._clip(inputs, maps.shape[1])
+        length = maps.shape[1]
+        for name, values in self._maps(inputs).items():
+            if not length or values.shape[1:2] != (length,):
+                wanted = f"as many frames as {first.name} has, {length}" if length else "one frame or more"
+                raise ConfigError(name, f"got a tensor of shape {tuple(values.shape)}, expected clips (b, t, ...) of {wanted}")
+        *_, last = self._clip(inputs, length)
         return last
 
     @torch.no_grad()
@@ -484,14 +489,6 @@ class ClipGAN(PairedGAN):
     def first_frames(self, settings: Config) -> int:
         """How many frames of a clip a run of single images makes, where one is given for that."""
         return settings_like(self.config.translation, settings).first_frames
-
-
-def warping_error(
-    image: Float[Tensor, "b c h w"], before: Float[Tensor, "b c h w"], flow: Float[Tensor, "b 2 h w"], confident: Float[Tensor, "b 1 h w"]
-) -> Float[Tensor, " b"]:
-    """The mean of |image - warp(before, flow)| where the flow is believed; 0 where that is nowhere."""
-    differences = (image - warped(before, flow)).abs() * confident
-    return differences.flatten(1).sum(1) / (image.shape[1] * confident.flatten(1).sum(1)).clamp(min=1)
 
 
 def _with_next(made: Tensor | None, image: Tensor, *, most: int) -> Tensor:

@@ -82,6 +82,14 @@ def flow_l1(flow: Float[Tensor, "b 2 h w"], teacher: Float[Tensor, "b 2 h w"], c
     return l1(flow * confident, teacher * confident)
 
 
+def warping_error(
+    image: Float[Tensor, "b c h w"], before: Float[Tensor, "b c h w"], flow: Float[Tensor, "b 2 h w"], confident: Float[Tensor, "b 1 h w"]
+) -> Float[Tensor, " b"]:
+    """The mean of |image - warp(before, flow)| where the flow is believed; 0 where that is nowhere."""
+    differences = (image - warped(before, flow)).abs() * confident
+    return differences.flatten(1).sum(1) / (image.shape[1] * confident.flatten(1).sum(1)).clamp(min=1)
+
+
 def mask_loss(
     mask: Float[Tensor, "b 1 h w"], warped_image: Float[Tensor, "b c h w"], real: Float[Tensor, "b c h w"]
 ) -> Float[Tensor, " b"]:

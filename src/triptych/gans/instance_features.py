@@ -116,17 +116,18 @@ class InstanceFeatures(NamedTuple):
 def instance_features(
     features: Float[Tensor, "b c h w"], *, instances: Num[Tensor, "b 1 h w"], label: Float[Tensor, "b n h w"]
 ) -> InstanceFeatures:
-    """Those of the instances that cover more than `LEAST_SHARE` of their image.
+    """Those of the instances that cover more than `LEAST_SHARE` of their image, each of the class that most of its pixels have.
 
-    `features`: as the encoder averages them; `label`: one-hot.
+    `features`: as the encoder averages them; `label`: one-hot, all 0 where a pixel has no class. An instance without any is left out.
     """
     vectors, classes = [features.new_zeros(0, features.shape[1])], [label.new_zeros(0, dtype=torch.long)]
-    for image, names, kinds in zip(features, instances[:, 0], label.argmax(1), strict=True):
+    for image, names, kinds in zip(features, instances[:, 0], label, strict=True):
         for name in names.unique():
             where = names == name
-            if float(where.float().mean()) > LEAST_SHARE:
+            pixels = kinds[:, where].sum(1)
+            if float(where.float().mean()) > LEAST_SHARE and pixels.any():
                 vectors.append(image[:, where].mean(1)[None])
-                classes.append(kinds[where].mode().values[None])
+                classes.append(pixels.argmax()[None])
     return InstanceFeatures(torch.cat(vectors), torch.cat(classes))
 
 

@@ -28,7 +28,7 @@ from triptych.gans.label_maps import LabelMaps
 from triptych.gans.losses import feature_matching, l1
 from triptych.gans.model import Contest, GANConfig
 from triptych.gans.perceptual import PerceptualConfig
-from triptych.gans.translation_base import PERCEPTUAL, GeneratorConfig, TranslationGAN, check_perceptual, check_sides
+from triptych.gans.translation_base import PERCEPTUAL, GeneratorConfig, TranslationGAN, check_numbers, check_perceptual, check_sides
 
 
 @config
@@ -166,4 +166,5 @@ class PairedGAN(TranslationGAN):
             raise ConfigError(STYLE, "got style images, but this model takes none")
         if images.ndim != 5 or len(images) != count or images.shape[2] != self.output_channels or 0 in images.shape:
             raise ConfigError(STYLE, f"got images of shape {tuple(images.shape)}, expected {wanted}")
+        check_numbers(images, STYLE)
         return images

@@ -57,6 +57,13 @@ def check_perceptual(spec: DataSpec, *, weight: float, perceptual: PerceptualCon
             raise error.inside(PERCEPTUAL) from None
 
 
+def check_numbers(images: Tensor, name: str) -> None:
+    """Raises ConfigError for images of whole numbers, as those of files are."""
+    if not images.is_floating_point():
+        got = str(images.dtype).removeprefix("torch.")
+        raise ConfigError(name, f"got images of {got}, expected floating-point numbers from -1 to 1: those of 0 to 255 over 127.5, less 1")
+
+
 class TranslationGAN(GAN):
     """A GAN that is a Translator."""
 
@@ -110,6 +117,7 @@ class TranslationGAN(GAN):
             raise ConfigError(name, f"missing, this model needs images of shape {wanted}")
         if images.ndim != len(first) + 3 or images.shape[-3] != self.output_channels or 0 in images.shape[1:]:
             raise ConfigError(name, f"got images of shape {tuple(images.shape)}, expected {wanted}")
+        check_numbers(images, name)
         height, width = images.shape[-2:]
         if min(height, width) < self.least_size:
             raise ConfigError(name, f"got {width}x{height} pixels, expected at least {self.least_size} along a side")

@@ -35,8 +35,7 @@ from triptych.evaluation.clip_metric import CLIP_METRICS, FVD, SHARPNESS, WARPIN
 from triptych.evaluation.feature_set import FeatureSet, Figure, SetMetricConfig
 from triptych.evaluation.pair_metric import PAIR_METRICS, PairMeasure, PairMetricConfig, mean
 from triptych.evaluation.set_metric import SET_METRICS
-from triptych.gans.clip_base import warping_error
-from triptych.gans.flow import confidence, inside, leads_home
+from triptych.gans.flow import confidence, inside, leads_home, warping_error
 from triptych.gans.lucas_kanade import lucas_kanade
 from triptych.nn.raft import Raft
 from triptych.runs.files import check_figures
