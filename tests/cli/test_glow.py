@@ -13,6 +13,7 @@ from PIL import Image
 from tests.interop.checkpoint import FOLDER, PREFIX
 from triptych.cli import glow, train
 from triptych.cli.main import main
+from triptych.core.errors import ConfigError
 from triptych.flows.glow import GlowConfig
 from triptych.interop.glow.flags import FLAGS
 from triptych.recipes.catalogue import load_recipe, recipes
@@ -217,6 +218,12 @@ def test_mistakes(words: str, line: str, in_tmp: Path, capsys: pytest.CaptureFix
     assert main(["glow", *words.split()]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("triptych: error: ") and line in error
+
+
+def test_latents_are_written_by_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glow, "num_processes", lambda: 2)
+    with pytest.raises(ConfigError, match="--inference: it runs in one process; leave out torchrun"):
+        commands("--data_dir x --inference")
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,6 +80,7 @@ def test_every_training_flag_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     assert command[2:4] == ["--run", "there"]
     assert (config.train.batch_size, config.train.microbatch, config.train.total_images) == (32, 2, 500 * 32)
     assert (config.train.precision, config.train.loss_scale_growth, config.train.ema_rates) == ("fp16", 1e-2, (0.9, 0.99))
+    assert config.train.loss_scale == 2.0**20
     assert (config.train.checkpoint_every, config.log.every) == (3200, 160)
     assert (config.optim.learning_rate, config.optim.weight_decay, config.optim.schedule) == (3e-4, 0.1, "linear")
     model = config.model
@@ -111,7 +112,7 @@ def test_published_flags_lead_to_the_published_recipe() -> None:
     assert (config.model.small_size, config.data.image_size) == (64, 256)
 
 
-def test_a_classifier() -> None:
+def test_a_classifier(capsys: pytest.CaptureFixture[str]) -> None:
     words = "--data_dir x --image_size 128 --iterations 300000 --anneal_lr True --batch_size 256 --lr 3e-4 --weight_decay 0.05"
     command, config = trained("classifier_train", words)
     assert command[1] == "classifier-imagenet128" and isinstance(config.model, ClassifierConfig)
@@ -119,10 +120,13 @@ def test_a_classifier() -> None:
     assert (config.train.ema_rates, config.data.crop, config.data.labels, config.data.validation_fraction) == ((), "random", "prefix", 0.0)
     assert config.model == load_recipe("classifier-imagenet128").model
     words = "--data_dir x --val_data_dir y --noised False --classifier_pool spatial_v2 --classifier_width 64 --classifier_use_fp16 True"
-    _, config = trained("classifier_train", words)
+    _, config = trained("classifier_train", f"{words} --eval_interval 3")
+    notes = capsys.readouterr().err
+    assert "--val_data_dir is not read: " in notes and "--eval_interval is not used: " in notes
     assert isinstance(config.model, ClassifierConfig)
     assert (config.model.noised, config.model.pool, config.model.network.num_channels) == (False, "spatial_v2", 64)
-    assert (config.data.validation_fraction, config.train.precision, config.train.loss_scale) == (0.05, "fp16", 2.0**16)
+    assert (config.data.validation_fraction, config.train.precision) == (0.05, "fp16")
+    assert (config.train.loss_scale, config.train.loss_scale_growth) == (2.0**16, 1e-3)
 
 
 def test_samples_come_from_imported_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -200,6 +204,7 @@ def test_the_other_samplers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         ("image_train --data_dir x --save_interval 0", "--save_interval: got 0, expected at least 1"),
         ("image_train --data_dir x --ema_rate high", "--ema_rate: got 'high', expected numbers separated by commas"),
         ("image_train", "--data_dir: missing: the folder of the images"),
+        ("image_nll --model_path a.pt", "--data_dir: missing: the folder of the images"),
         ("image_sample", "--model_path: missing"),
         ("classifier_sample --model_path runs/a", "--classifier_path: missing"),
         ("super_res_sample --model_path a.pt", "--base_samples: missing"),

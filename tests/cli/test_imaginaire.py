@@ -13,6 +13,7 @@ from tests.interop.imaginaire_files import changed, checkpoint, small, written
 from tests.runs.test_imaginaire_import import photographed, short
 from triptych.cli import imaginaire, import_
 from triptych.cli.main import main
+from triptych.core.errors import CheckpointError
 from triptych.core.model import seeded_build
 from triptych.interop.imaginaire.experiment import read_experiment
 from triptych.interop.imaginaire.flags import FLAGS, read_flags
@@ -71,6 +72,17 @@ def test_every_flag_arrives(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     ):
         assert f"triptych: note: {start}" in notes
     assert "wandb" not in commands("--config c.yaml --logdir q --wandb --debug")[1]
+
+
+@pytest.mark.parametrize("last", ["--data.path b", "--data.path=b"])
+def test_the_last_folder_is_counted_as_it_is_trained_on(last: str) -> None:
+    assert commands(f"--config c.yaml --logdir r --data.path=a {last}")[0] == "import imaginaire c.yaml --run r --data b"
+
+
+def test_an_id_that_cannot_be_written() -> None:
+    Path("r/wandb_id.txt").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=r"^cannot write r/wandb_id.txt: Is a directory$"):
+        commands("--config c.yaml --logdir r --data.path a --wandb_id abc")
 
 
 def test_seeds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ from triptych.diffusion.gaussian import GaussianConfig
 from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.samplers import ancestral_step, clipping
 from triptych.diffusion.unet import EncoderConfig, UNetConfig
+from triptych.gans.kl_autoencoder import KLAutoencoderConfig
 from triptych.interop.diffusers.exporter import exported, to_diffusers, write_diffusers
 from triptych.interop.programs import ExportRequest, latent_notes
 
@@ -163,6 +164,20 @@ def test_an_earlier_export_is_replaced_and_other_files_are_not(tmp_path: Path) -
     assert (tmp_path / "out/NOTES.md").read_text() == "mine"
 
 
+@pytest.mark.parametrize(("name", "ending"), [("a.pt", ".pt"), ("photos.Safetensors", ".safetensors"), ("..", "")])
+def test_a_name_of_a_file_is_refused_before_the_weights_are_read(name: str, ending: str, tmp_path: Path) -> None:
+    model = made()
+    for config in (model.config, KLAutoencoderConfig()):
+        request = ExportRequest(tmp_path / name, config, SPEC, lambda: pytest.fail("was read"), drop_variance=False)
+        with pytest.raises(ConfigError) as raised:
+            exported(request)
+        meant = f", not of a file ({ending})" if ending else ""
+        assert str(raised.value) == f"out: got '{tmp_path / name}', expected the name of a folder{meant}"
+    assert not list(tmp_path.iterdir())
+    exported(ExportRequest(tmp_path / "photos-v1.5", model.config, SPEC, lambda: model, drop_variance=False))
+    assert (tmp_path / "photos-v1.5/model_index.json").is_file()
+
+
 def test_a_link_to_a_folder_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
     layout, link = to_diffusers(made()), tmp_path / "link"
     write_diffusers(layout, tmp_path / "out")
@@ -218,7 +233,10 @@ def test_other_things_that_it_cannot_express() -> None:
 def test_notes() -> None:
     conditional = to_diffusers(made())
     assert "DDPMPipeline gives no class labels" in conditional.notes[0] and "for the variance" in conditional.notes[1]
-    assert conditional.index is not None
+    assert conditional.index is not None and len(conditional.notes) == 2
+    dropped = made()
+    dropped.config = replace(dropped.config, label_dropout=0.1)
+    assert to_diffusers(dropped).notes[2:] == ["UNet2DModel always takes a label: there is no guidance without labels"]
     rescaled = to_diffusers(made(conditional=False, diffusion=GaussianConfig(steps=4000, schedule="cosine", rescale_timesteps=True)))
     assert rescaled.index is None, "a pipeline would draw nonsense from it without a word"
     assert rescaled.notes == [

@@ -138,6 +138,13 @@ def test_a_height_and_a_width_that_are_alike() -> None:
     assert to_run(PUBLISHED | {"sample_size": [512, 512]}) == to_run(PUBLISHED)
 
 
+def test_the_images_of_a_configuration_that_names_no_size_and_of_a_grey_one() -> None:
+    config, spec = to_run({name: value for name, value in PUBLISHED.items() if name != "sample_size"})
+    assert (spec.image_size, spec.channels, config.data.image_size, config.data.channels) == (256, 3, 256, 3)
+    config, spec = to_run(PUBLISHED | {"in_channels": 1, "out_channels": 1})
+    assert (spec.image_size, spec.channels, config.data.channels) == (512, 1, 1)
+
+
 def test_images_that_are_small_for_the_usual_discriminator_have_one_of_fewer_layers() -> None:
     """It is none of the file's, which says nothing of it: 24 pixels are the fewest of three layers, 12 of two."""
     layers = {}
@@ -162,6 +169,16 @@ def test_a_folder_becomes_a_run_and_a_folder_again(tmp_path: Path) -> None:
     assert done.notes == () and done.paths == (tmp_path / "again",)
     for name in (CONFIG, WEIGHTS):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "vae" / name).read_bytes()
+
+
+def test_the_file_of_weights_may_be_named(tmp_path: Path) -> None:
+    """Where a folder has several."""
+    model = small()
+    folder = written(model, tmp_path / "vae")
+    save_file({name: tensor + 1 for name, tensor in to_tensors(model).items()}, folder / "later.safetensors")
+    loaded = import_run(folder / "later.safetensors", tmp_path / "run", program="diffusers").load(device="cpu")
+    found = loaded.get_submodule("generator").state_dict()
+    assert all(torch.equal(found[name], tensor + 1) for name, tensor in model.generator.state_dict().items())
 
 
 def test_pipelines_and_older_names_are_read(tmp_path: Path) -> None:
@@ -204,6 +221,9 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         (folder / CONFIG).write_text(text)
         with pytest.raises(CheckpointError, match=f"config.json cannot be read, or is no JSON .*{reason}"):
             import_run(folder, tmp_path / "run", program="diffusers")
+    (folder / CONFIG).write_text("[]")
+    with pytest.raises(CheckpointError, match=r"config.json holds no settings by name"):
+        import_run(folder, tmp_path / "run", program="diffusers")
     (folder / CONFIG).write_text(json.dumps(PUBLISHED | {"block_out_channels": [10**9] * 4}))
     with pytest.raises(CheckpointError, match=r"config.json beside it has no model here: larger than 10,000,000,000 parameters"):
         import_run(folder, tmp_path / "run", program="diffusers")
@@ -212,6 +232,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         import_run(folder, tmp_path / "run", program="diffusers")
     with pytest.raises(CheckpointError, match="holds no diffusion_pytorch_model.safetensors"):
         import_run(tmp_path, tmp_path / "run", program="diffusers")
+    with pytest.raises(CheckpointError, match=f"^there is no folder {tmp_path}/nowhere$"):
+        import_run(tmp_path / "nowhere", tmp_path / "run", program="diffusers")
     folder = written(small(), tmp_path / "parts")
     (folder / WEIGHTS).rename(folder / "diffusion_pytorch_model-00001-of-00002.safetensors")
     (folder / f"{WEIGHTS}.index.json").write_text("{}")

@@ -288,6 +288,18 @@ def test_files_of_something_else() -> None:
     assert "neither output_blocks nor a classifier's out" in refused(headless, CLASSIFIER)
 
 
+def test_blocks_that_make_no_levels() -> None:
+    weights, classifier, one = diffusion_weights(), classifier_weights(), torch.ones(1)
+    none = "input_blocks and 4 output_blocks do not make a network of guided-diffusion"
+    assert refused(weights | {"output_blocks.0.1.conv.weight": one}, DIFFUSION) == f"4 {none}"  # the first block ends a level
+    first = classifier | {"input_blocks.0.0.op.weight": one}
+    assert refused(first, CLASSIFIER) == f"4 {none.replace('4 o', '0 o')}"
+    uneven = classifier | {"input_blocks.4.0.weight": one, "out.1.weight": one}
+    assert refused(uneven, CLASSIFIER).startswith("the 5 input_blocks do not make levels of equal depth")
+    empty = weights | {"input_blocks.4.0.norm.weight": one}
+    assert refused(empty, DIFFUSION).startswith("input_blocks.4 is neither a residual block nor a convolution")
+
+
 def test_shape_flags() -> None:
     told = shape_flags(diffusion_weights(size=64, channel_mult=(1, 2, 3, 4), attention_resolutions=(32, 8), classes=None))
     assert told == {

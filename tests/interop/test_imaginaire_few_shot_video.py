@@ -176,3 +176,9 @@ def test_mistakes(changes: dict[str, Any], line: str) -> None:
 def test_weights_that_are_incomplete_are_refused() -> None:
     with pytest.raises(CheckpointError, match="the file is incomplete: it has no weight_generator.ref_img_first.layers.conv.weight"):
         from_state_dict({"up_0.weight": torch.ones(1)}, None, CONFIG)
+
+
+def test_faces_are_not_cut_out_by_themselves() -> None:
+    experiment = read(changed(VIDEOS["faces"], {"data": {"output_h_w": "128, 256"}}))
+    assert any(line.startswith("data.output_h_w: faces are not cut out by themselves: set data.cut_out") for line in experiment.warnings)
+    assert experiment.data.config is not None and (experiment.data.config.image_size, experiment.data.config.width) == (128, 256)

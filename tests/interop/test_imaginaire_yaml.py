@@ -582,6 +582,20 @@ def test_mistakes(model: str, changes: dict[str, Any], line: str) -> None:
             {"data": {"input_types": {"images": {"pre_aug_ops": "a.b::c"}, "seg_maps": {}, "edge_maps": {}}}},
             "data.input_types.images.pre",
         ),
+        (
+            "spade",
+            {"data": {"input_types": {"images": {}, "seg_maps": {}, "edge_maps": {"computed_on_the_fly": True}}}},
+            "data.input_types.edge_maps.computed_on_the_fly: nothing is computed",
+        ),
+        (
+            "pix2pixHD",
+            {
+                "data": {
+                    "input_types": {"images": {}, "seg_maps": {"num_channels": 35, "is_mask": True}, "instance_maps": {"num_channels": 1}}
+                }
+            },
+            "data.input_types.instance_maps.is_mask: false, but the name of instance_maps says that it is the map of instances",
+        ),
     ],
 )
 def test_what_is_not_used_or_means_something_else_is_named(model: str, changes: dict[str, Any], line: str) -> None:

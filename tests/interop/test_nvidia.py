@@ -34,7 +34,7 @@ from triptych.gans.stylegan2_layers import StyleGAN2DiscriminatorConfig, StyleGA
 from triptych.interop.nvidia.exporter import exported
 from triptych.interop.nvidia.families import FAMILIES
 from triptych.interop.nvidia.family import PARTS, check_filter, part_of
-from triptych.interop.nvidia.snapshots import Kind, Network, Snapshot
+from triptych.interop.nvidia.snapshots import LICENCES, Kind, Network, Snapshot
 from triptych.interop.programs import ExportRequest
 from triptych.recipes.catalogue import load_recipe
 
@@ -366,6 +366,7 @@ def refusal(case: str, tmp_path: Path, change: Callable[[str, dict[str, Tensor]]
 
 BASIS = "Model.MainLayers.0.Layers.0.Basis"
 CONV = "Model.MainLayers.0.Layers.2.LinearLayer3.Layer.weight"
+FIRST, LABELS = "Model.MainLayers.0.Layers.0.LinearLayer.weight", "Model.EmbeddingLayer.weight"
 
 
 @pytest.mark.parametrize(
@@ -385,15 +386,25 @@ CONV = "Model.MainLayers.0.Layers.2.LinearLayer3.Layer.weight"
             "makes images of 4 channels, expected 1 (grey) or 3 (RGB)",
         ),
         (
-            lambda tensors: tensors.update({"Model.MainLayers.0.Layers.0.LinearLayer.weight": torch.ones(8, 3)}),
+            lambda tensors: tensors.update({FIRST: torch.ones(8, 3)}),
             "its networks have no model here: latent_dims: got 0",
+        ),
+        (
+            lambda tensors: [tensors.pop(name) for name in list(tensors) if ".Layers.1.LinearLayer1." in name],
+            "has 0 MainLayers with blocks, expected 1 to 12",
         ),
         (lambda tensors: tensors.update({BASIS: torch.ones(8, 4)}), f"{BASIS} has shape [8, 4], expected 3 axes"),
         (lambda tensors: tensors.update({BASIS: torch.ones(8, 3, 4)}), f"G_ema: {BASIS} has shape [8, 3, 4], expected [8, 3, 3]"),
+        (lambda tensors: tensors.update({BASIS: torch.ones(8, 3, 3, 1)}), f"G_ema: {BASIS} has shape [8, 3, 3, 1], expected [8, 3, 3]"),
+        (lambda tensors: tensors[FIRST].unsqueeze_(2), f"G_ema: {FIRST} has shape [8, 8, 1], expected [8, 8]"),
+        (lambda tensors: tensors[LABELS].unsqueeze_(2), f"G_ema: {LABELS} has shape [3, 7, 1], expected [3, 7]"),
     ],
 )
 def test_tensors_that_do_not_fit(change: Callable[[dict[str, Tensor]], Any], said: str, tmp_path: Path) -> None:
     assert refusal("r3gan-cond", tmp_path, lambda name, tensors: change(tensors) if name == "G_ema" else None).startswith(said)
+
+
+INPUTS = "mapping.fc0.weight"
 
 
 @pytest.mark.parametrize(
@@ -404,8 +415,13 @@ def test_tensors_that_do_not_fit(change: Callable[[dict[str, Tensor]], Any], sai
             "G_ema: the file is incomplete: it has no synthesis.b8.conv0.noise_const",
         ),
         (lambda tensors: tensors.pop("synthesis.b8.conv1.weight"), "G_ema: the file is incomplete: it has no synthesis.b8.conv1.weight"),
-        (lambda tensors: tensors.pop("mapping.fc0.weight"), "the file is incomplete: it has no mapping.fc0.weight"),
+        (lambda tensors: tensors.pop(INPUTS), f"the file is incomplete: it has no {INPUTS}"),
+        (
+            lambda tensors: [tensors.pop(name) for name in list(tensors) if name.endswith(".conv1.weight")],
+            "the file is incomplete: it has no synthesis.b4.conv1.weight",
+        ),
         (lambda tensors: tensors.update({"mapping.w_avg": torch.ones(7)}), "G_ema: mapping.w_avg has shape [7], expected [6]"),
+        (lambda tensors: tensors[INPUTS].unsqueeze_(2), f"G_ema: {INPUTS} has shape [6, 5, 1], expected [6, 5]"),
         (
             lambda tensors: tensors.update({"synthesis.b8.conv0.resample_filter": torch.eye(4)}),
             "G_ema: synthesis.b8.conv0.resample_filter is another filter than 1 3 3 1, which is the one here",
@@ -532,7 +548,9 @@ def test_an_export(case: str, suffix: str, tmp_path: Path, capsys: pytest.Captur
     runs.import_run(path, tmp_path / "run", program="nvidia")
     out = tmp_path / f"out{suffix}"
     assert main(["export", str(tmp_path / "run"), "--to", "nvidia", "--out", str(out)]) == 0
-    assert str(out) in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert str(out) in said
+    assert f"note: licence of the published weights that the run began with: {LICENCES[SMALL[case][0]]}\n" in said
     read = load_file if suffix == ".safetensors" else torch.load
     for file, model, part in ((out, average, "generator"), (tmp_path / f"out-discriminator{suffix}", last, "discriminator")):
         wanted, found = named(model, case, part), read(file)
@@ -558,6 +576,15 @@ def test_images_that_are_no_squares_are_not_exported(tmp_path: Path) -> None:
             assert not list(tmp_path.iterdir())
         else:
             assert exported(request).paths[0].is_file()
+
+
+def test_other_models_are_not_exported(tmp_path: Path) -> None:
+    def load() -> Model:
+        raise AssertionError("was read")
+
+    request = ExportRequest(tmp_path / "x.pt", load_recipe("adm-digits").model, DataSpec(image_size=16, channels=1), load, False)
+    with pytest.raises(ConfigError, match="to: NVIDIA's names are those of StyleGAN2, R3GAN, EDM and EDM2; this run is of ADM$"):
+        exported(request)
 
 
 def test_exports_that_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -228,6 +228,10 @@ CONV = "model.enc.8x8_block0.conv1.weight"
         ),
         (lambda tensors: tensors.pop("model.enc.16x16_conv.weight"), "the file is incomplete: it has no model.enc.16x16_conv.weight"),
         (
+            lambda tensors: tensors.update({"model.enc.8192x8192_conv.weight": torch.ones(1)}),
+            "the file is incomplete: it has no model.enc.RxR of a size R up to 4096",
+        ),
+        (
             lambda tensors: [tensors.pop(name) for name in list(tensors) if "16x16_block" in name],
             "has 0 blocks model.enc.16x16_blockN, expected 1 to 100",
         ),
@@ -251,6 +255,27 @@ def test_networks_of_another_preconditioning(tmp_path: Path) -> None:
     path = write(tmp_path / "x.pkl", tensors_of("ddpm++"), class_name="VPPrecond")
     with pytest.raises(CheckpointError, match="is a network of the class VPPrecond, whose preconditioning is not EDM's"):
         runs.import_run(path, tmp_path / "run", program="nvidia")
+
+
+@torch.no_grad()
+def test_both_orders_of_attention_become_the_original_one() -> None:
+    """What a network of the newer order is exported as is read as one of the older order, and gives the same."""
+    spec = DataSpec(image_size=8, channels=1)
+    newer, older = (
+        EDMConfig(
+            network=ADMUNetConfig(num_channels=128, channel_mult=(1,), num_res_blocks=1, attention_resolutions=(8,), attention_order=order)
+        )
+        for order in ("new", "legacy")
+    )
+    made, read = (seeded_build(config, spec, seed=seed).eval() for seed, config in enumerate((newer, older)))
+    for name, tensor in made.state_dict().items():
+        tensor.add_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(len(name))), alpha=0.1)
+    theirs = FAMILY.given(part_of(made.state_dict(), "network"), part="network", config=newer, spec=spec)
+    ours = FAMILY.taken(theirs, part_of(read.state_dict(), "network"), part="network", config=older, spec=spec)
+    read.get_submodule("network").load_state_dict(ours)
+    x, sigma = torch.randn(1, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.full((1, 1, 1, 1), 0.5)
+    expected = made.predict(x, sigma, None)  # type: ignore[operator]
+    torch.testing.assert_close(read.predict(x, sigma, None), expected, atol=1e-5, rtol=1e-5)  # type: ignore[operator]
 
 
 def test_networks_that_the_original_cannot_build() -> None:

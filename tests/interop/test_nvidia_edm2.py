@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError
 from triptych.core.model import seeded_build
 from triptych.core.outline import without_weights
+from triptych.diffusion.edm import EDMConfig
 from triptych.diffusion.edm2 import EDM2, EDM2Config
 from triptych.diffusion.edm2_network import EDM2NetworkConfig
 from triptych.interop.nvidia.families import FAMILIES
@@ -139,6 +141,14 @@ def test_a_file_in_their_form(tmp_path: Path) -> None:
     assert f'"channels_per_head": {SMALL.network.num_head_channels}' in out.with_suffix(".json").read_text()
 
 
+@pytest.mark.parametrize(("conditional", "classes", "told"), [(True, 7, 7), (False, 7, 0), (False, None, 0)])
+def test_the_classes_that_the_original_is_built_with(conditional: bool, classes: int | None, told: int) -> None:
+    spec = DataSpec(image_size=16, channels=3, num_classes=classes)
+    for kind, config in (("EDM2", SMALL), ("EDM", EDMConfig())):
+        settings = FAMILIES[kind].built_with(replace(config, class_conditional=conditional), spec)["network"]  # type: ignore[index]
+        assert settings["label_dim"] == told
+
+
 def test_whole_numbers_where_fractions_are_expected(tmp_path: Path) -> None:
     path = write(tmp_path / "x.pkl", tensors_of(trained()), dropout=0, sigma_data=1)
     config = runs.import_run(path, tmp_path / "run", program="nvidia").config.model
@@ -155,6 +165,12 @@ def test_whole_numbers_where_fractions_are_expected(tmp_path: Path) -> None:
         ({"unet.emb_noise.weight": torch.ones(24, 9)}, {}, r"ema: unet.emb_noise.weight has shape \[24, 9\], expected \[24, 8\]"),
         ({"unet.enc.16x16_conv.weight": torch.ones(7, 4, 3, 3)}, {}, "has levels of 8, 24 channels, expected multiples of 7"),
         ({"unet.enc.16x16_conv.weight": torch.ones(8, 1, 3, 3)}, {}, "takes 1 channels, expected 2 to 65, one of them of ones"),
+        ({"unet.enc.8192x8192_block0.conv_res0.weight": torch.ones(1)}, {}, "it has no unet.enc.RxR_block0 of a size R up to 4096"),
+        (
+            {f"unet.enc.16x16_block{number}.conv_res0.weight": torch.ones(1) for number in range(101)},
+            {},
+            "has 101 blocks unet.enc.16x16_blockN, expected 1 to 100",
+        ),
         ({}, {"res_balance": 0.5}, "has res_balance 0.5, expected 0.3, which is what every network here has"),
         ({}, {"dropout": "much"}, "has dropout 'much', expected a number"),
         ({}, {"channels_per_head": 5}, "num_head_channels: got 5, expected a divisor of 24"),
@@ -166,6 +182,16 @@ def test_files_that_do_not_fit(change: dict[str, Any], settings: dict[str, Any],
     with pytest.raises(CheckpointError, match=said):
         runs.import_run(path, tmp_path / "run", program="nvidia")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_file_of_large_images_trains_on_as_the_published_ones_of_images() -> None:
+    """Not as one of latents of images as large, whose noise levels are lower."""
+    with torch.device("meta"):
+        tensors = {name: torch.empty(shape) for name, shape in names.edm2(128, channels=3, size=512).items()}
+    network, family = Network("Precond", {"img_channels": 3, "model_channels": 128}, tensors), FAMILIES["EDM2"]
+    config, _ = family.run(*family.read(network, None), Snapshot("EDM2", {"ema": network}))
+    assert (config.model.noise_mean, config.model.noise_std) == (-0.8, 1.6)  # type: ignore[attr-defined]
+    assert config.data.source != "latents"
 
 
 @pytest.mark.parametrize("size", ["xxs", "xs", "s", "m"])

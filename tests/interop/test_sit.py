@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +55,7 @@ def names_of(
 XL_2 = names_of(width=1152, depth=28, patch=2, rows=16, classes=1000)
 SMALL = names_of(width=384, depth=1, patch=2, rows=4, classes=3)
 HEADS = {"num-heads": 6}
+PATCHES = "x_embedder.proj.weight"
 
 
 def table(rows: int, width: int) -> Tensor:
@@ -111,10 +113,24 @@ def test_a_checkpoint_of_its_training_becomes_a_run(tmp_path: Path) -> None:
     config = run.config.model
     assert isinstance(config, FlowMatchingConfig) and (config.path, config.prediction) == ("gvp", "noise")
     assert "is a checkpoint of a training of SiT: latents of 4 x 8 x 8" in lines[0]
+    origin = json.loads((tmp_path / "run/checkpoints/000000000/state.json").read_text())["imported"]
+    assert origin["flags"] == "--image-size 64 --num-classes 3 --path-type GVP --prediction noise"
     assert not [line for line in lines if "licence" in line], "of a size that nobody published"
     for name, seed in (("raw", 1), ("ema-0.9999", 2)):
         model = open_run(tmp_path / "run").load(weights=name, device="cpu")
         assert torch.equal(model.network.blocks[0].attn.qkv.weight, weights(seed=seed)["blocks.0.attn.qkv.weight"]), name
+
+
+def test_settings_of_a_training_that_are_none_or_no_settings(tmp_path: Path) -> None:
+    """The first are as good as not there; of the others the message says that they are in the file."""
+    file = tmp_path / "a.pt"
+    torch.save({"model": weights(), "args": Namespace(model=None, image_size=None, num_heads=6)}, file)
+    assert import_run(file, tmp_path / "run", program="sit").spec.num_classes == 3
+    torch.save({"model": weights(), "args": {"num_heads": "6"}}, file)
+    with pytest.raises(
+        CheckpointError, match=r"a\.pt: its settings \(args\) are none of this program: --num-heads: got '6', expected a whole"
+    ):
+        import_run(file, tmp_path / "other", program="sit")
 
 
 @pytest.mark.parametrize(
@@ -150,6 +166,7 @@ def test_published_files_are_bare_state_dicts(tmp_path: Path) -> None:
         ({"pos_embed": torch.zeros(1, 16, 384)}, {}, "pos_embed is not the table of sines and cosines"),
         ({"pos_embed": torch.zeros(1, 15, 384)}, {}, "the file is of another network: 15 positions"),
         ({"blocks.0.attn.q_norm.weight": torch.zeros(64)}, {}, "the file is of another network: it has blocks.0.attn.q_norm.weight"),
+        ({PATCHES: torch.zeros(384, 4, 2, 2, 1)}, {}, rf"{PATCHES} has shape \[384, 4, 2, 2, 1\], expected \[384, 4, 2, 2\]"),
         ({"blocks.0.mlp.fc1.bias": torch.zeros(3)}, {}, r"blocks.0.mlp.fc1.bias has shape \[3\], expected \[1536\]"),
         ({"y_embedder.embedding_table.weight": None}, {}, "the file is incomplete: it has no y_embedder"),
         ({"y_embedder.embedding_table.weight": torch.zeros(1, 384)}, {}, "y_embedder.embedding_table has a row for no class alone"),
@@ -325,6 +342,12 @@ def test_latents_are_named(tmp_path: Path) -> None:
 def test_what_sit_cannot_express(settings: dict[str, Any], path: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         exported(request(tmp_path / path, *own(**settings)))
+
+
+def test_sit_has_no_variance_to_drop(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="drop_variance: goes with diffusers: leave it out"):
+        exported(request(tmp_path / "x.pt", *own(), drop_variance=True))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

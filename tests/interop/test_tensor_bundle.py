@@ -12,6 +12,7 @@ import pytest
 from tests.interop.checkpoint import AVERAGE, FOLDER, PREFIX, SLICED, TYPES, VARIABLES, average, value
 from triptych.core.crc32c import crc32c, masked
 from triptych.core.errors import CheckpointError
+from triptych.interop import tensor_bundle
 from triptych.interop.tensor_bundle import bundle_files, find_bundle, read_bundle, read_variables
 
 INDEX, DATA = f"{PREFIX.name}.index", f"{PREFIX.name}.data-00000-of-00001"
@@ -33,24 +34,31 @@ def refused(path: Path, **named) -> str:
 
 
 HEADER = bytes.fromhex("08011a020801")  # one data file, little-endian, version 1
+RESTARTS = (0).to_bytes(4, "little") + (1).to_bytes(4, "little")  # what ends a block: where keys are in full, and how many there are
 FLOAT = bytes.fromhex("08011200280435") + masked(crc32c(bytes(4))).to_bytes(4, "little")  # float32, no axes, four bytes of zeros at 0
 
 
-def table(*entries: tuple[bytes, bytes], kind: int = 0) -> bytes:
-    """An index with these keys and values, each key in full, and a block of entries of the given type of compression."""
+def table(*entries: tuple[bytes, bytes], kind: int = 0, content: bytes | None = None, times: int = 1) -> bytes:
+    """An index with these keys and values, each key in full, and a block of entries of the given type of compression.
 
-    def block(pairs: list[tuple[bytes, bytes]], kind: int) -> bytes:
-        parts = [bytes((0, len(key), len(value))) + key + value for key, value in pairs]
-        content = b"".join(parts) + (0).to_bytes(4, "little") + (1).to_bytes(4, "little") + bytes((kind,))
+    `content`: of that block, in place of the entries'. `times`: how often the index of blocks speaks of it.
+    """
+
+    def sealed(content: bytes, kind: int = 0) -> bytes:
+        content += bytes((kind,))
         return content + masked(crc32c(content)).to_bytes(4, "little")
+
+    def block(*pairs: tuple[bytes, bytes]) -> bytes:
+        parts = [bytes((0, len(key), len(value))) + key + value for key, value in pairs]
+        return b"".join(parts) + RESTARTS
 
     def handle(offset: int, content: bytes) -> bytes:
         size = len(content) - 5
         return b"".join(bytes((number & 0x7F | 0x80, number >> 7)) for number in (offset, size))
 
-    data = block(list(entries), kind)
-    rest = block([], 0)
-    index = block([(entries[-1][0], handle(0, data))], 0)
+    data = sealed(block(*entries) if content is None else content, kind)
+    rest = sealed(block())
+    index = sealed(block(*[(b"w", handle(0, data))] * times))
     footer = handle(len(data), rest) + handle(len(data) + len(rest), index)
     return data + rest + index + footer.ljust(40, b"\0") + (0xDB4775248B80FB57).to_bytes(8, "little")
 
@@ -168,9 +176,12 @@ def test_an_index_that_is_made_by_hand(tmp_path: Path) -> None:
         ([(b"", HEADER), (b"w", b"\x0b")], "a field of kind 3"),
         ([(b"", HEADER), (b"w", b"\x08" + b"\xff" * 12)], "a number of more than 64 bits"),
         ([(b"", HEADER), (b"w", bytes.fromhex("0801120d120b08ffffffffffffffffff01"))], "a shape in it is impossible"),
+        ([(b"", HEADER), (b"w", bytes.fromhex("08011242") + 33 * b"\x12\0")], "a shape in it is impossible"),
+        ([(b"", HEADER), (b"w", bytes.fromhex("080112021003"))], "a shape in it is not one"),
         ([(b"", HEADER), (b"\xff", FLOAT)], "a name in it is not text"),
         ([(b"w", FLOAT)], "it has no header"),
         ([(b"", bytes.fromhex("08011001")), (b"w", FLOAT)], "its numbers are big-endian"),
+        ([(b"", bytes.fromhex("1a020801")), (b"w", FLOAT)], "it speaks of 0 data files"),
         ([(b"", bytes.fromhex("08ffffff7f")), (b"w", FLOAT)], "it speaks of 268435455 data files"),
         ([(b"", bytes.fromhex("0802")), (b"w", FLOAT + bytes.fromhex("1801"))], "x.data-00001-of-00002: No such file"),
     ],
@@ -178,6 +189,51 @@ def test_an_index_that_is_made_by_hand(tmp_path: Path) -> None:
 def test_an_index_that_lies(entries: list[tuple[bytes, bytes]], message: str, tmp_path: Path) -> None:
     """Its own checksums are right."""
     assert message in refused(described(tmp_path, *entries))
+
+
+@pytest.mark.parametrize(
+    ("content", "times", "message"),
+    [
+        (bytes((0, 1, 1)) + b"w" + RESTARTS, 1, "an entry is longer than its block"),
+        (bytes((1, 1, 0)) + b"w" + RESTARTS, 1, "an entry is longer than its block"),
+        (bytes(8) + (2).to_bytes(4, "little"), 1, "it has no header"),
+        (bytes(8) + (3).to_bytes(4, "little"), 1, "a block is too short"),
+        (b"\0\0", 1, "a block lies beyond its end"),
+        (bytes(400) + (100).to_bytes(4, "little"), 2, "its blocks overlap"),
+    ],
+)
+def test_blocks_that_lie(content: bytes, times: int, message: str, tmp_path: Path) -> None:
+    (tmp_path / "x.index").write_bytes(table(content=content, times=times))
+    assert message in refused(tmp_path / "x")
+
+
+def test_a_block_beyond_the_end(tmp_path: Path) -> None:
+    whole = table((b"", HEADER), (b"w", FLOAT))
+    size = len(whole) - 41  # the last of the two bytes of the size of the index of blocks, in the footer
+    (tmp_path / "x.index").write_bytes(whole[:size] + b"\x01" + whole[size + 1 :])
+    assert "a block lies beyond its end" in refused(tmp_path / "x")
+
+
+def test_files_that_are_not_read(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One too large to be an index, data that the disk does not give, and too little memory for them."""
+
+    def fails(error: Exception, path: Path = copied) -> str:
+        def read(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(np, "fromfile", read)
+        monkeypatch.setattr(tensor_bundle, "open_npz", read)
+        return refused(path)
+
+    assert fails(OSError(5, "Input/output error")) == f"cannot read {copied / DATA}: Input/output error"
+    assert f"{copied / DATA}: there is no memory for the " in fails(MemoryError())
+    archive = copied / "v.npz"
+    archive.touch()
+    assert fails(OSError(5, "Input/output error"), archive) == f"cannot read {archive}: Input/output error"
+    assert fails(MemoryError("of 8 EiB"), archive) == f"{archive}: there is no memory for its arrays: of 8 EiB"
+    with (copied / INDEX).open("r+b") as file:
+        file.truncate(2**26 + 1)
+    assert refused(copied) == f"cannot read {copied / INDEX}: larger than 67,108,864 bytes"
 
 
 def test_a_compressed_block_is_named(tmp_path: Path) -> None:

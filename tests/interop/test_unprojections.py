@@ -48,6 +48,8 @@ def test_the_command_writes_maps_that_clips_are_read_from(tmp_path: Path, capsys
     assert main(one) == 0 and capsys.readouterr().out.startswith("1 map of points of 4x3: ")
     assert main(["data", "points", str(tmp_path / "out"), "--out", str(tmp_path / "more")]) == 2
     assert "holds no unprojection files" in capsys.readouterr().err
+    assert main(["data", "points", str(tmp_path / "none"), "--out", str(tmp_path / "more")]) == 2
+    assert "none: no folder; name that of the unprojection files (.pkl)" in capsys.readouterr().err
     for side in ("height", "width"):
         assert main([*one, f"--{side}", "0"]) == 2
         assert f"--{side}: got 0, expected at least 1" in capsys.readouterr().err

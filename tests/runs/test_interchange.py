@@ -250,6 +250,23 @@ def test_export_and_import(run: Run, tmp_path: Path) -> None:
     assert dataclasses.replace(model, sampling=original.sampling) == original and back.spec == run.spec
 
 
+def test_a_licence_stays_with_the_weights(run: Run, tmp_path: Path) -> None:
+    licence, config = "CC BY-NC-SA 4.0", on_digits(run, 6)
+    place = run.directory / "config.json"
+    assert run.licence == "" and "licence" not in json.loads(place.read_text())
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"licence": licence}))
+    assert train(config, run.directory, device="cpu").licence == licence
+    done = export_run(run.directory, "guided-diffusion", tmp_path / "out.pt")
+    assert done.notes[-1] == f"licence of the published weights that the run began with: {licence}"
+    other = train(config, tmp_path / "other", init_from=run.directory, device="cpu")
+    assert other.licence == licence
+    assert f"init-from: licence of the published weights that the run began with: {licence}" in (tmp_path / "other/log.txt").read_text()
+    assert train(config.updated({"train": {"total_images": 12}}), other.directory, device="cpu").licence == licence
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"licence": 1}))
+    with pytest.raises(CheckpointError, match=r"licence: expected the licence of published weights"):
+        open_run(run.directory)
+
+
 @pytest.mark.slow
 def test_export_of_chosen_weights(run: Run, tmp_path: Path) -> None:
     train(on_digits(run, 12), run.directory, device="cpu")

@@ -55,7 +55,7 @@ def network_of(weights: Mapping[str, Tensor], given: Mapping[str, Value], *, pro
     Raises ConfigError for flags that the shapes contradict, CheckpointError for weights of another network.
     """
     shapes = Shapes(weights)
-    width, channels, patch, _ = shapes.shape("x_embedder.proj.weight", axes=4)
+    width, channels, patch, *_ = shapes.shape("x_embedder.proj.weight", axes=4)
     depth = shapes.count("blocks.", ".attn.qkv.weight")
     tokens = shapes.shape(POSITIONS, axes=3)[1]
     rows = round(tokens**0.5)
@@ -166,8 +166,11 @@ def _parts(content: Any, flags: Mapping[str, OriginalFlag]) -> tuple[dict[str, d
     states = {name: checked_weights(content[name], name=name) for name in ("model", "ema") if isinstance(content.get(name), Mapping)}
     args = content.get("args")
     theirs = vars(args) if isinstance(args, Namespace) else args if isinstance(args, Mapping) else {}
-    known = {name: theirs[name.replace("-", "_")] for name in flags if name.replace("-", "_") in theirs}
-    return states, checked_flags(known, flags)
+    known = {name: value for name in flags if (value := theirs.get(name.replace("-", "_"))) is not None}
+    try:
+        return states, checked_flags(known, flags)
+    except ConfigError as error:
+        raise CheckpointError(f"its settings (args) are none of this program: {error}") from None
 
 
 def _given(request: ImportRequest, flags: Mapping[str, OriginalFlag], *, program: str) -> dict[str, Value]:

@@ -18,7 +18,9 @@ from triptych.recipes.config import RunConfig
 from triptych.recipes.earlier import of_now
 
 _MICROBATCH = "train.microbatch"
-_HEAD, _FOUND = ("triptych", "recipe"), ("asked", "objects", "images", "held_out")
+_HEAD, _FOUND = ("triptych", "recipe"), ("asked", "objects", "images", "held_out", "licence")
+OF_PUBLISHED = "licence of the published weights that the run began with"
+"""How a licence is told."""
 _NOTHING = object()  # None is a microbatch that may be asked for
 
 
@@ -37,11 +39,14 @@ class RunDocument:
     "The fingerprint of the images; empty in runs of earlier versions."
     held_out: Sequence[int] = ()
     "Marks of some held-out images (see `fingerprint`); empty in runs of earlier versions."
+    licence: str = ""
+    "Of published weights that the run began with, by an import or --init-from; empty where none is known."
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document (the run directory adds its format number)."""
         head = {"triptych": __version__, "recipe": self.recipe}
         found = {"asked": dict(self.asked), "objects": dict(self.objects), "images": self.images, "held_out": [*self.held_out]}
+        found["licence"] = self.licence
         return head | self.config.to_dict() | {"spec": self.spec.to_dict()} | {name: value for name, value in found.items() if value}
 
     def with_microbatch(self, found: int) -> RunDocument:
@@ -80,7 +85,10 @@ class RunDocument:
             held_out = document.get("held_out", [])
             if not isinstance(held_out, list) or not all(type(mark) is int for mark in held_out):
                 raise ConfigError("held_out", "expected the marks of held-out images, whole numbers")
-            return RunDocument(config, DataSpec.from_dict(document["spec"]), recipe, asked, objects, images, tuple(held_out))
+            licence = document.get("licence", "")
+            if not isinstance(licence, str):
+                raise ConfigError("licence", "expected the licence of published weights")
+            return RunDocument(config, DataSpec.from_dict(document["spec"]), recipe, asked, objects, images, tuple(held_out), licence)
         except KeyError as error:
             raise CheckpointError(f"{place}: {error.args[0]} is missing") from None
         except RecursionError:

@@ -27,7 +27,7 @@ from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_c
 from triptych.engine.run_directory import RunDirectory
 from triptych.interop.programs import Exported, ExportRequest, FirstFrames, ImportedRun, ImportRequest, Program, Target, exported, imported
 from triptych.recipes.config import RunConfig
-from triptych.runs.document import RunDocument
+from triptych.runs.document import OF_PUBLISHED, RunDocument
 from triptych.runs.files import check_place
 from triptych.runs.latent_space import decoded_by, keep_autoencoder, require_autoencoder
 from triptych.runs.loading import Loading
@@ -94,23 +94,24 @@ def import_run(
         info = {"log2_loss_scale": {}, "best": None, "imported": origin}
         if source.files:
             save_checkpoint(directory.checkpoints, images_seen=0, files=source.files, info=info)
-        more = source.flags if source.licence is None else f"licence of the published weights: {source.licence}"
+        more = source.flags if source.licence is None else f"{OF_PUBLISHED}: {source.licence}"
         _log(directory, f"imported from {origin['file']} ({program}, SHA-256 {origin['sha256']}): {more}")
         if source.first_frames is not None:
             place = directory.first_frames
-            _write_first_frames(source.first_frames, place, info | {"imported": {**origin, "averages": []}})
+            _write_first_frames(source.first_frames, place, info | {"imported": {**origin, "averages": []}}, licence=source.licence or "")
             report(f"the model of first frames is a run of its own, {place.root}, which triptych translate and evaluate take")
         for line in [] if spec.latents is None else keep_autoencoder(spec.latents, directory):
             report(line)
-        directory.write_config(RunDocument(_of_images(source.config, spec), spec, source.recipe).to_dict())  # last: now it is a run
+        document = RunDocument(_of_images(source.config, spec), spec, source.recipe, licence=source.licence or "")
+        directory.write_config(document.to_dict())  # last: now it is a run
     return open_run(run_dir)
 
 
-def _write_first_frames(first: FirstFrames, place: RunDirectory, info: dict[str, Any]) -> None:
+def _write_first_frames(first: FirstFrames, place: RunDirectory, info: dict[str, Any], *, licence: str) -> None:
     """The run of the model that makes the first frames of clips."""
     place.create()
     save_checkpoint(place.checkpoints, images_seen=0, files={"model": first.model}, info=info)
-    place.write_config(RunDocument(first.config, first.spec, None).to_dict())
+    place.write_config(RunDocument(first.config, first.spec, None, licence=licence).to_dict())
 
 
 def _decoded(source: ImportedRun, autoencoder: str | Path | None, report: Callable[[str], None]) -> DataSpec:
@@ -187,6 +188,7 @@ def export_run(
         return run.open(Loading(checkpoint=checkpoint, weights=weights, ema_length=ema_length, device="cpu")).model
 
     try:
-        return exported(to, ExportRequest(out, run.config.model, run.spec, load, drop_variance))
+        done = exported(to, ExportRequest(out, run.config.model, run.spec, load, drop_variance))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot write {out}: {explain(error)}") from error
+    return replace(done, notes=(*done.notes, f"{OF_PUBLISHED}: {run.licence}")) if run.licence else done

@@ -100,7 +100,7 @@ def keep_autoencoder(spec: LatentSpec, directory: RunDirectory) -> list[str]:
         place.checkpoints.mkdir(parents=True, exist_ok=True)
         info = {"log2_loss_scale": {}, "best": None, _COPIED: spec.sha256}
         save_checkpoint(place.checkpoints, images_seen=spec.checkpoint, files={"model": tensors}, info=info)
-        place.write_config(RunDocument(original.run.config, original.run.spec, original.run.recipe).to_dict())
+        place.write_config(RunDocument(original.run.config, original.run.spec, original.run.recipe, licence=original.run.licence).to_dict())
     except (CheckpointError, OSError) as error:
         said = explain(error) if isinstance(error, OSError) else error
         return [f"warning: no copy of the autoencoder is kept in the run, so that it cannot be moved alone: {said}"]

@@ -61,6 +61,8 @@ class StoredRun:
         self.config: RunConfig = replace(document.config, data=with_own_list(document.config.data, directory))
         self.spec: DataSpec = document.spec
         self.recipe: str | None = document.recipe
+        self.licence = document.licence
+        "Of published weights that it began with; empty where none is known."
 
     @functools.cached_property
     def outline(self) -> Model:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from triptych.core.batch import DataSpec
-from triptych.core.errors import ConfigError, RunError, Stopped
+from triptych.core.errors import CheckpointError, ConfigError, RunError, Stopped
 from triptych.core.given import given_path, shown
 from triptych.core.memory import is_out_of_memory, said_of
 from triptych.core.model import DataInitialized, Model
@@ -39,7 +39,7 @@ from triptych.report.live import LivePage
 from triptych.runs.bad_images import BadImages
 from triptych.runs.beginning import begin, prepare_directory, same_images, same_objects
 from triptych.runs.callables import callables, training_loader
-from triptych.runs.document import RunDocument, with_own_list
+from triptych.runs.document import OF_PUBLISHED, RunDocument, with_own_list
 from triptych.runs.latent_space import autoencoder_of, keep_autoencoder, unlike_latents
 from triptych.runs.opening_lines import opening_lines
 from triptych.runs.run import Run, open_run
@@ -106,9 +106,9 @@ def train(
         latents = data.spec.latents
         if latents is not None and (evaluated or start.config.train.sample_count):
             autoencoder_of(latents, directory)  # before anything is written
-        document = RunDocument(
-            start.config, data.spec, start.recipe, start.asked, data.objects, images, held_out_marks(data) if world.is_main else ()
-        )
+        held_out = held_out_marks(data) if world.is_main else ()
+        licence = _licence(start.stored, init_from if checkpoint is None else None)
+        document = RunDocument(start.config, data.spec, start.recipe, start.asked, data.objects, images, held_out, licence)
         world.on_main(lambda: prepare_directory(directory, document, start, stack))
         if latents is not None:
             start.notes += world.on_main(lambda: keep_autoencoder(latents, directory))
@@ -136,7 +136,12 @@ def _newest_checkpoint(directory: RunDirectory, world: World, notes: list[str]) 
 
     def find() -> int | None:
         nonlocal newest
-        newest = load_newest(directory.checkpoints, warn=notes.append)
+        damaged: list[str] = []
+        try:
+            newest = load_newest(directory.checkpoints, warn=damaged.append)
+        except CheckpointError as error:
+            raise CheckpointError("; ".join([*damaged, str(error)])) from error
+        notes.extend(damaged)
         return None if newest is None else newest.images_seen
 
     images = world.on_main(find)
@@ -144,6 +149,13 @@ def _newest_checkpoint(directory: RunDirectory, world: World, notes: list[str]) 
         newest = load_checkpoint(checkpoint_path(directory.checkpoints, images))
     world.barrier()  # then the main process puts back one whose replacement was cut short, under its name, and others may be reading it
     return newest
+
+
+def _licence(stored: RunDocument | None, init_from: Path | None) -> str:
+    """Of published weights that a run begins with: that of the run whose weights it takes, else that of its own."""
+    if init_from is not None:
+        return open_run(run_and_checkpoint(init_from)[0]).licence
+    return "" if stored is None else stored.licence
 
 
 _TOLD = 10
@@ -161,6 +173,8 @@ def initialize_from(model: Model, init_from: str | Path, spec: DataSpec) -> list
         own = f"triptych data encode IMAGES --with {directory} makes latents as it learned them"
         advice = f"; {own}" if source.spec.latents is not None else ""
         lines.insert(0, f"warning: {directory} learned others ({'; '.join(unlike)}){advice}")
+    if source.licence:
+        lines.insert(0, f"{OF_PUBLISHED}: {source.licence}")
     more = [f"and {len(lines) - _TOLD:,} tensors more"] if len(lines) > _TOLD else []
     return [f"starts from the weights of {directory} at {images} images", *(f"init-from: {line}" for line in lines[:_TOLD] + more)]
 

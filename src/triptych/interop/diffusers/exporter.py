@@ -26,7 +26,7 @@ from triptych.diffusion.norm import NUM_GROUPS
 from triptych.diffusion.unet import UNet
 from triptych.gans.kl_autoencoder import KLAutoencoderConfig
 from triptych.interop.diffusers import autoencoder
-from triptych.interop.diffusers.folder import VERSION, write_folder
+from triptych.interop.diffusers.folder import VERSION, check_name, write_folder
 from triptych.interop.programs import Exported, ExportRequest, latent_notes
 
 _UNET, _WEIGHTS = "unet/config.json", "unet/diffusion_pytorch_model.safetensors"
@@ -67,6 +67,7 @@ class DiffusersModel:
 
 def exported(request: ExportRequest) -> Exported:
     """Writes the folder; an earlier export is replaced. Raises as `programs.exported` does."""
+    check_name(request.out)
     if isinstance(request.config, KLAutoencoderConfig):
         return autoencoder.exported(request)
     layout = to_diffusers(request.load(), drop_variance=request.drop_variance)

@@ -17,6 +17,15 @@ from triptych.interop.programs import holds_text
 
 VERSION = "0.34.0"
 """Of diffusers, whose configurations these are; later versions read them too."""
+_FILES = (".bin", ".ckpt", ".json", ".npz", ".pkl", ".pt", ".pth", ".safetensors", ".tar", ".zip")
+"""What names of files end with. A folder may have another ending, as in flowers-v1.5."""
+
+
+def check_name(folder: Path) -> None:
+    """Raises ConfigError for a name that is none of a folder, before any work is done."""
+    ending = folder.suffix.lower()
+    if folder.name in ("", "..") or ending in _FILES:
+        raise ConfigError("out", f"got {str(folder)!r}, expected the name of a folder{f', not of a file ({ending})' * bool(ending)}")
 
 
 def write_folder(
@@ -27,8 +36,6 @@ def write_folder(
     `known`: the files that an export may have; `head`: the document by which it is known. Raises ConfigError where other files are in the
     way, or the export of another model.
     """
-    if folder.name in ("", ".."):
-        raise ConfigError("out", f"got {str(folder)!r}, expected the name of a folder")
     folder = folder.resolve() if folder.is_symlink() else folder  # a link stays, and what it leads to is replaced
     texts = {name: json.dumps(document, indent=2) + "\n" for name, document in documents.items()}
     why_not = _in_the_way(folder, known, head, texts) if folder.exists() else None

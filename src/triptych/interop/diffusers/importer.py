@@ -40,6 +40,8 @@ def _found(path: Path) -> tuple[Path, Path]:
         raise CheckpointError(f"{path}: is no file of weights; give the folder that it lies in, {path.parent}")
     if path.is_file():
         return path.parent, path
+    if not path.exists():
+        raise CheckpointError(f"there is no folder {path}")
     folder = path / _PIPELINE_PART if (path / _PIPELINE_PART / CONFIG).is_file() else path
     weights = next((folder / name for name in _NAMES if (folder / name).is_file()), None)
     if weights is None and any(folder.glob("*.index.json")):

@@ -126,9 +126,9 @@ def read_shape(state: Mapping[str, Tensor], *, depth: int | None = None) -> Shap
     # The first block of the decoder that upsamples ends the first level.
     ends = (index for index, block in enumerate(decoder) if block.up)
     blocks = next(ends, len(decoder) - 1) if decoder else _encoder_depth(encoder, depth)
-    levels = len(encoder) // (blocks + 1)
-    if len(encoder) != levels * (blocks + 1) or (decoder and len(decoder) != len(encoder)):
+    if blocks < 1 or len(encoder) % (blocks + 1) or (decoder and len(decoder) != len(encoder)):
         raise CheckpointError(f"{len(encoder)} input_blocks and {len(decoder)} output_blocks do not make a network of guided-diffusion")
+    levels = len(encoder) // (blocks + 1)
     starts = [encoder[level * (blocks + 1) + 1] for level in range(levels)]
     modulated, normed = (len(_tensor(state, f"input_blocks.1.0.{name}.weight")) for name in ("emb_layers.1", "out_layers.0"))
     pool, pool_size, answers = (None, None, 0) if decoder else _pool(state)

@@ -29,12 +29,13 @@ class TrainFlags(FlagValues):
 
     @property
     def data_path(self) -> str | None:
-        """The value of --data.path among the settings."""
+        """The value of --data.path among the settings; the last one, where there are several, as the training takes it."""
+        path = None
         for position, word in enumerate(self.settings):
             name, equals, value = word.partition("=")
-            if name.replace("_", "-") == "--data.path" and (equals or self.settings[position + 1 :]):
-                return value if equals else self.settings[position + 1]
-        return None
+            if name == "--data.path" and (equals or self.settings[position + 1 :]):
+                path = value if equals else self.settings[position + 1]
+        return path
 
     def training(self, note: Callable[[str], None], *, resumed: bool) -> list[str]:
         """The settings of the training as words; a resumed run's seed is compared with a given one. `note` is told what was drawn."""

@@ -203,31 +203,26 @@ def _to_original(name: str, tensor: Tensor, config: ModelConfig) -> Tensor:
     if name.startswith("label_emb."):
         return tensor.T
     if ".qkv." in name:
-        heads = _heads(len(tensor) // 3, network)
+        heads = len(tensor) // (3 * _HEAD_CHANNELS)
         rows = [part.unflatten(0, (heads, -1)) for part in split_rows(tensor, heads=heads, order=network.attention_order)]
         tensor = torch.stack(rows, dim=2).flatten(0, 2)
     return tensor[..., None] if tensor.ndim == 3 else tensor
 
 
 def _to_ours(name: str, tensor: Tensor, config: ModelConfig) -> Tensor:
-    network = _adm_of(config)
-    if network is None:
+    if _adm_of(config) is None:
         return tensor
     if name.startswith("label_emb."):
         return tensor.T
     if ".qkv." in name:
-        rows = tensor.unflatten(0, (_heads(len(tensor) // 3, network), -1, 3))
-        tensor = rows.movedim(2, 1 if network.attention_order == "legacy" else 0).flatten(0, 2)
+        rows = tensor.unflatten(0, (-1, _HEAD_CHANNELS, 3))
+        tensor = rows.movedim(2, 1).flatten(0, 2)  # the legacy order, which the networks that are read have
     return tensor.squeeze(3) if name.endswith(("qkv.weight", "proj_out.weight")) else tensor
 
 
 def _adm_of(config: ModelConfig) -> ADMUNetConfig | None:
     assert isinstance(config, EDMConfig)
     return config.network if isinstance(config.network, ADMUNetConfig) else None
-
-
-def _heads(width: int, network: ADMUNetConfig) -> int:
-    return width // network.num_head_channels if network.num_head_channels else network.num_heads
 
 
 # Out -------------------------------------------------------------------------------------------------------------------------

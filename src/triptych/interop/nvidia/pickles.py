@@ -283,7 +283,6 @@ class _Machine:
                 _INSTRUCTIONS[name](self, argument)
             elif name not in ("PROTO", "FRAME"):
                 raise Unreadable(f"has the instruction {name}, which no {self._expected.kind} needs: nothing of it was run")
-        raise Unreadable("is cut off")
 
     def _marked(self) -> list[Any]:
         """What lies above the last mark, which goes too."""

@@ -53,9 +53,9 @@ def _original_name(name: str, part: Part, config: ModelConfig, spec: DataSpec) -
 def _read(generator: Network, discriminator: Network | None) -> tuple[R3GANConfig, DataSpec]:
     shapes = Shapes(generator.tensors)
     network = _network(shapes, first_block=1, settings=generator.settings)
-    class_dims, classes = shapes.shape(_EMBEDDING, axes=2) if shapes.has(_EMBEDDING) else (R3GANConfig().class_dims, None)
-    _, inputs = shapes.shape(f"{_LAYERS}0.Layers.0.LinearLayer.weight", axes=2)
-    _, lowest, _ = shapes.shape(f"{_LAYERS}0.Layers.0.Basis", axes=3)
+    class_dims, classes, *_ = shapes.shape(_EMBEDDING, axes=2) if shapes.has(_EMBEDDING) else (R3GANConfig().class_dims, None)
+    _, inputs, *_ = shapes.shape(f"{_LAYERS}0.Layers.0.LinearLayer.weight", axes=2)
+    _, lowest, *_ = shapes.shape(f"{_LAYERS}0.Layers.0.Basis", axes=3)
     channels, *_ = shapes.shape("Model.AggregationLayer.Layer.weight", axes=4)
     spec = checked_spec(image_size=lowest * 2 ** (len(network.widths) - 1), channels=channels, num_classes=classes)
     other = network

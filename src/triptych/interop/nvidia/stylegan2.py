@@ -32,7 +32,7 @@ def _read(generator: Network, discriminator: Network | None) -> tuple[StyleGAN2C
     widths = {side: shapes.shape(f"synthesis.b{side}.conv1.weight", axes=4)[0] for side in _sides(shapes, "synthesis.b", ".conv1.weight")}
     size = max(widths)
     classes = shapes.shape(_EMBEDDING, axes=2)[1] if shapes.has(_EMBEDDING) else None
-    style_dims, inputs = shapes.shape("mapping.fc0.weight", axes=2)
+    style_dims, inputs, *_ = shapes.shape("mapping.fc0.weight", axes=2)
     channels, *_ = shapes.shape(f"synthesis.b{size}.torgb.weight", axes=4)
     spec = checked_spec(image_size=size, channels=channels, num_classes=classes)
     common = _common(shapes, settings, widths)
