@@ -102,10 +102,21 @@ def test_what_kubernetes_would_expand() -> None:
     assert words[words.index("--data.path") + 1] == path
 
 
+def test_an_address_is_taken_where_the_recipe_takes_one(capsys: pytest.CaptureFixture[str]) -> None:
+    manifest("--data.path", "s3://bucket/photos.zip", "--data.source", "zip")
+    words = ["--image", "i", "--claim", "c", "--run", "/shared/x", "--data.path", "s3://bucket/streets"]
+    assert main(["launch", "kubernetes", "pix2pixhd-cityscapes", *words]) == 2
+    assert "s3://bucket/streets: an address, where a path on this machine is expected" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--train.batch-sise", "64"], "unknown setting"),
+        (
+            ["--data.path", "https://127.0.0.1:9/x", "--data.source", "folder"],
+            "--data.source: got 'folder', but https://127.0.0.1:9/x is not on this machine",
+        ),
         (["--run", "runs/x"], "--run: got 'runs/x', expected a path inside /shared (--mount)"),
         (["--run", "/shared/../etc/x"], "--run: got '/shared/../etc/x', expected a path inside /shared (--mount)"),
         (["--run", "/shared"], "--run: got '/shared', expected a path inside /shared (--mount)"),

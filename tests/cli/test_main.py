@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import importlib
 import os
 import signal
 import subprocess
@@ -10,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy
 import pytest
 
 import triptych
@@ -263,6 +266,35 @@ def test_sigterm_ends_a_verb_as_ctrl_c_does(
     assert cli.main([verb, "toy"]) == 130
     assert closed == [verb] and signal.getsignal(signal.SIGTERM) is before
     assert capsys.readouterr().err == "triptych: interrupted by SIGTERM\n"
+
+
+@pytest.mark.parametrize(("name", "said"), [("SIGINT", "interrupted"), ("SIGTERM", "interrupted by SIGTERM")])
+def test_a_signal_waits_for_the_import_of_numpy(
+    name: str, said: str, fake_runs: FakeRuns, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """PyTorch, which may be what imports it, goes on with half of it where it is cut short."""
+    (tmp_path / "cut_short.py").write_text(
+        f"import os, signal, time\nos.kill(os.getpid(), signal.{name})\ntime.sleep(0.01)\nwhole = True\n"
+    )
+    monkeypatch.setattr(numpy, "__path__", [*numpy.__path__, str(tmp_path)])
+    monkeypatch.setattr(numpy, "cut_short", None, raising=False)
+    monkeypatch.delitem(sys.modules, "numpy.cut_short", raising=False)
+    imported = []
+
+    def working(*given: object, **named: object) -> None:
+        with contextlib.suppress(BaseException):
+            imported.append(importlib.import_module("numpy.cut_short").whole)
+        time.sleep(10)
+
+    monkeypatch.setattr(sys.modules["triptych.runs"], "train", working)
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert cli.main(["train", "toy"]) == 130 and imported == [True]
+    finally:
+        signal.signal(signal.SIGINT, ignored)
+    assert capsys.readouterr().err == f"triptych: {said}\n"
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_an_interruption_is_told_by_the_first_process_alone(

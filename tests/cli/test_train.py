@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from triptych.cli.main import main
+from triptych.core.errors import ConfigError
 from triptych.recipes.catalogue import load_recipe
 from triptych.runs import open_run
 
@@ -100,6 +101,13 @@ def test_flags_go_over_the_file_and_the_file_over_the_recipe(fake_runs: FakeRuns
         _, (config, directory), named = fake_runs.calls.pop()
         assert (config.train.batch_size, config.train.seed, config.train.total_images) == (32, 6, 100)
         assert (str(directory), named) == ("there", {"recipe": "toy", "init_from": "other", "device": "cpu"})
+
+
+def test_an_error_of_the_training_names_the_flags(fake_runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    for setting, flag in (("device", "--device"), ("data.image_size", "--data.image-size")):
+        fake_runs.error = ConfigError(setting, "got 3")
+        assert main(["train", "toy"]) == 2
+        assert capsys.readouterr().err == f"triptych: error: {flag}: got 3\n"
 
 
 def test_a_file_that_names_its_recipe_and_run_is_the_whole_command(fake_runs: FakeRuns, tmp_path: Path) -> None:

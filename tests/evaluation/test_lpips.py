@@ -119,7 +119,10 @@ def test_weights_come_from_the_cache_or_a_file(tmp_path: Path, monkeypatch: pyte
     wanted = tmp_path / "networks" / "alexnet-owt-7be5be79.pth"
     with pytest.raises(ConfigError) as error:
         open_lpips("alexnet", device=CPU)
-    assert all(word in str(error.value) for word in ("lpips_weights", str(wanted), "download.pytorch.org/models/alexnet-owt-7be5be79.pth"))
+    assert str(error.value).startswith("LPIPS needs the weights of alexnet")
+    assert all(
+        word in str(error.value) for word in ("--pair.lpips-weights", str(wanted), "download.pytorch.org/models/alexnet-owt-7be5be79.pth")
+    )
     wanted.parent.mkdir()
     torch.save(lpips_weights("alexnet"), wanted)
     digest = hashlib.sha256(wanted.read_bytes()).hexdigest()

@@ -70,7 +70,8 @@ def test_the_page_sets_all_side_by_side(runs: list[Path]) -> None:
 
 
 def test_intervals_lie_where_the_figures_are() -> None:
-    chart = interval_chart("x", "", [(0, "a", Figure("x", 1.0, 0.5)), (3, "b", Figure("x", 2.0, None))])
+    chart = interval_chart("x", "What it is.", [(0, "a", Figure("x", 1.0, 0.5)), (3, "b", Figure("x", 2.0, None))])
+    assert (chart.title, chart.sentence) == ("x", "What it is.")
     (a, b), scale = chart.rows, (chart.rows[1].at - chart.rows[0].at)
     assert a.high - a.at == pytest.approx(1.96 * 0.5 * scale, abs=0.2) and a.at - a.low == pytest.approx(1.96 * 0.5 * scale, abs=0.2)
     assert a.low > 10 and a.high < 410 and all(10 < tick.at < 410 for tick in chart.ticks)

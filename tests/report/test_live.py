@@ -17,7 +17,21 @@ from triptych.engine.loop import Loop
 from triptych.engine.metric_log import MetricLog
 from triptych.engine.run_directory import RunDirectory
 from triptych.report import run_report
-from triptych.report.live import LEAST_PAUSE, SHARE, LivePage
+from triptych.report.live import LEAST_PAUSE, SHARE, LivePage, refresh_page
+
+
+def test_the_page_is_refreshed_where_there_is_one_and_no_training(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run")
+    page = run / "report.html"
+    refresh_page(run, pytest.fail)
+    assert not page.exists()
+    page.write_text("old")
+    lock = RunDirectory(run).lock()
+    refresh_page(run, pytest.fail)
+    assert page.read_text() == "old", "the training writes it"
+    lock.release()
+    refresh_page(run, pytest.fail)
+    assert "adm-digits" in read_page(page.read_text()).text
 
 
 def test_a_page_that_takes_long_is_made_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

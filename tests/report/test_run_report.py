@@ -22,7 +22,7 @@ from triptych.report.chart import Line, drawing
 from triptych.report.comparison import comparison_page
 from triptych.report.curves import MOST_POINTS, Curves
 from triptych.report.facts import commands, facts_of
-from triptych.report.grids import _embedded, evenly, picture
+from triptych.report.grids import Pictures, _embedded, evenly, picture
 from triptych.report.growing import GrowingFile
 from triptych.report.measured import Evaluation, Figure, evaluations
 from triptych.report.panels import charts, panels
@@ -179,6 +179,8 @@ def test_a_line_without_end_does_not_hold_up_the_others(tmp_path: Path) -> None:
     short = GrowingFile(path, most=20)
     assert list(short.lines()) == ["y", "half and half"], "what is left of a line is none"
     assert short.left_out == path.stat().st_size - len(b"y\nhalf and half\r\n")
+    path.write_bytes(path.read_bytes() + b"012345678\n987654321\n")
+    assert list(short.lines()) == ["012345678", "987654321"], "of what is new 20 bytes are not too many"
 
 
 def test_the_middle_of_a_long_log_is_left_out_and_counted(tmp_path: Path) -> None:
@@ -214,6 +216,14 @@ def test_grids_are_chosen_evenly_and_stay_chosen() -> None:
     assert [k for k, _ in evenly(numbers, 5)] == [0, 32, 64, 96, 99]
     assert [k for k, _ in evenly(numbers[:97], 5)] == [0, 32, 64, 96]
     assert [k for k, _ in evenly(numbers[:3], 5)] == [0, 1, 2] and evenly([], 5) == []
+
+
+def test_how_many_grids_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "samples").mkdir()
+    for k in range(13):
+        Image.new("L", (4, 4)).save(tmp_path / "samples" / f"{k:09}.png")
+    (series,) = Pictures().of_run(tmp_path)
+    assert (len(series.frames), series.left_out) == (7, 6) and series.frames[-1].images_seen == 12
 
 
 def test_large_pictures_are_made_smaller(tmp_path: Path) -> None:

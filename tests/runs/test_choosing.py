@@ -132,6 +132,27 @@ def test_balanced_classes_are_no_pairs_but_where_it_is_said(tmp_path):
         look(tmp_path / "cat", pairs=True)
 
 
+def test_maps_without_images_are_no_pairs(tmp_path):
+    for folder in ("instances", "labels"):
+        write(tmp_path / folder / "0.png", as_map(np.eye(24, dtype=np.uint8)))
+    with pytest.raises(DataError, match=r"pairs whose folders are all maps \(instances, labels\); the images to be made are missing$"):
+        look(tmp_path)
+
+
+def test_grey_photos_are_no_maps(tmp_path):
+    """A map has few different numbers."""
+    levels = np.arange(24 * 32, dtype=np.uint8).reshape(24, 32)
+    for folder in ("labels", "photos"):
+        write(tmp_path / folder / "0.png", as_map(levels if folder == "labels" else levels.T))
+    assert look(tmp_path).pairs == Pairs("photos", (), (), False, ("labels",))
+
+
+def test_an_array_is_seen_as_it_is(tmp_path):
+    np.savez(tmp_path / "a.npz", arr_0=np.zeros((6, 20, 20, 1), np.uint8), arr_1=np.arange(6) % 3)
+    seen = look(tmp_path / "a.npz")
+    assert (seen.count, seen.sides, seen.shape, seen.channels, seen.classes) == (6, (20, 20, 20), (20, 20), 1, 3)
+
+
 @pytest.mark.parametrize("name", ["photos", "edges", "Labels", "depth_maps"])
 def test_what_pairs_are_called(tmp_path, name):
     for folder in (name, "other"):

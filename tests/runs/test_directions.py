@@ -18,6 +18,7 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.runs import Directions, Latents, Run, between, train
 from triptych.runs import directions as module
 from triptych.runs.directions import Edit, directions_of, read_directions, write_directions
+from triptych.runs.latents import Sampled
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +173,8 @@ def test_the_labels_of_a_way() -> None:
         between(latents, 0, 5, 3)
     with pytest.raises(ConfigError, match="count: got 1, expected at least 2 between two latents"):
         between(latents, 0, 1, 1)
+    with pytest.raises(ConfigError, match="latents: got 'latents.npz', expected Latents"):
+        between("latents.npz", 0, 1, 3)  # type: ignore[arg-type]
 
 
 # Files ---------------------------------------------------------------------------------------------------------------
@@ -341,8 +344,10 @@ def test_the_classes_of_a_conditional_model(conditional: Run) -> None:
     way = coder.edit(latents, Edit(between=(0, 2), count=3))
     assert way.labels is not None and way.labels.tolist() == [1, 1, 1]
     np.testing.assert_array_equal(way.images[[0, 2]], images[[0, 2]] // step * step)
-    with pytest.raises(ConfigError, match=r"labels: the latents \(0, 1\) are of the classes 1 and 7; give one for all images between them"):
+    with pytest.raises(ConfigError, match=r"labels: latents 0 and 1 are of the classes 1 and 7; give one class, which"):
         coder.edit(latents, Edit(between=(0, 1)))
+    with pytest.raises(ConfigError, match=r"labels: samples 3 and 8 are of the classes 3 and 8; give one class, which"):
+        coder.edit(Sampled(0), Edit(between=(3, 8)))
     told = coder.edit(latents, Edit(between=(0, 1), count=2), labels=[7]).labels
     assert told is not None and told.tolist() == [7, 7]
     others = coder.edit(latents, Edit({"a": (0, 1)}, pick=[0, 1], count=2), labels=[3, 4], directions=coder_directions(latents))

@@ -237,10 +237,11 @@ def test_images_that_do_not_fit(trained: Run, folder: Path) -> None:
     for change, error, message in (
         ({"labels": "none"}, ConfigError, "data.labels: this run's model is told the class of each image, but .* has no labels"),
         ({"image_size": 4, "labels": "prefix"}, ConfigError, "data.image_size: got 4, but the run's images have 8 pixels"),
+        ({"labels": "prefix"}, ConfigError, "split: got validation, but .* has no held-out images; use train or all"),
         ({"path": str(folder / "nowhere")}, DataError, "nowhere: does not exist"),
     ):
         with pytest.raises(error, match=message):
-            measured(trained, data=replace(data, **change))
+            measured(trained, data=replace(data, **change), split="validation" if change == {"labels": "prefix"} else None)
     Image.new("L", (8, 8)).save(folder / "cat_1.png")
     with pytest.raises(DataError, match='class "cat" is none of this model'):
         measured(trained, data=replace(data, labels="prefix"))
@@ -249,7 +250,8 @@ def test_images_that_do_not_fit(trained: Run, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"metrics": ("fid",)}, 'metrics: unknown metric "fid"'),
+        ({"metrics": ("fid",)}, "metrics: got fid, which is measured by triptych evaluate RUN --metrics fid; in Python by run.score; here"),
+        ({"metrics": ("bits-per-dims",)}, 'metrics: unknown metric "bits-per-dims"; did you mean "bits-per-dim"'),
         ({"count": 91}, r"count: got 91, expected 1 to 90, the images that are there \(split validation\)"),
         ({"count": 0}, "count: got 0, expected a whole number from 1 on"),
         ({"batch_size": 0}, "batch_size: got 0"),

@@ -31,12 +31,15 @@ from triptych.gans.kl_autoencoder import KLAutoencoder, KLAutoencoderConfig
 from triptych.gans.kl_networks import KLNetworksConfig
 from triptych.recipes.config import RunConfig
 from triptych.runs import Run, latent_data, open_run, train
+from triptych.runs.data_look import look
 from triptych.runs.given.data_images import model_reference
 from triptych.runs.latent_data import EncodedData, encode_data
 from triptych.runs.latent_space import LatentSpace, copy_bytes, shown_by
 from triptych.runs.loading import Loading
 from triptych.runs.model_images import ImageRequest, maker_of
+from triptych.runs.packing import pack_data
 from triptych.runs.pieces import Pieces
+from triptych.runs.showing import show_data
 from triptych.runs.stored import outline
 from triptych.runs.training import initialize_from
 
@@ -350,6 +353,12 @@ def test_damaged_files_and_latents_where_images_are_wanted_are_refused(folder: P
             latents_of(folder, path=str(tmp_path / "broken.npz")).open()
     with pytest.raises(DataError, match="holds latents, and images are wanted here"):
         open_run(folder / "kl").encode(folder / "latents.npz")
+    with pytest.raises(DataError, match=r"latents.npz: holds latents, and a sheet shows images; give images$"):
+        show_data(latents_of(folder), tmp_path / "sheet.png")
+    with pytest.raises(DataError, match=r"latents.npz: holds latents, which are packed already; give images$"):
+        pack_data(latents_of(folder), tmp_path / "pack.zip")
+    with pytest.raises(DataError, match=r"latents.npz: holds latents; init chooses for images"):
+        look(folder / "latents.npz")
 
 
 def test_a_folder_of_images_in_the_place_of_latents_is_told_how_to_encode(folder: Path):

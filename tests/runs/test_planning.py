@@ -16,6 +16,7 @@ import torch
 from tests.contract.shrink import light, shrunk
 from tests.core.test_parent import gone
 from triptych.cli import plan as cli
+from triptych.cli.main import main
 from triptych.core.errors import CheckpointError, ConfigError, DataError
 from triptych.core.rng import Rng
 from triptych.engine.allocator import return_freed_memory
@@ -64,6 +65,25 @@ PLAN = Plan(
 
 def sized(*peaks: tuple[int, int], seconds: tuple[float, ...] = (1.0,)) -> list[Size]:
     return [Size(images, seconds, (images,), peak) for images, peak in peaks]
+
+
+def test_the_command_hands_on_what_is_asked_and_names_flags(monkeypatch, capsys):
+    asked = []
+
+    def planned(config, **given):
+        asked.append((config.train.batch_size, given["machines"].processes, given["machines"].within, given["machines"].latency))
+        return PLAN
+
+    monkeypatch.setattr(planning, "plan", planned)
+    words = ["plan", "adm-digits", "--train.batch-size", "6", "--processes", "2", "--within", "3", "--latency", "7"]
+    assert main([*words, "--json"]) == 0 and asked == [(6, 2, 3e9, pytest.approx(7e-6))]
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(PLAN.to_dict()))
+
+    def refused(config, **given):
+        raise ConfigError("data.image_size", "got 3")
+
+    monkeypatch.setattr(planning, "plan", refused)
+    assert main(words) == 2 and capsys.readouterr().err == "triptych: error: --data.image-size: got 3\n"
 
 
 def test_times_and_rate_by_hand():

@@ -644,6 +644,16 @@ def test_a_checkpoint_of_another_model_is_refused(trained, tmp_path):
         open_run(tmp_path / "nothing")
 
 
+def test_a_training_says_why_none_of_its_checkpoints_can_be_read(trained: Run, tmp_path: Path) -> None:
+    shutil.copytree(trained.directory, tmp_path / "run")
+    for file in (tmp_path / "run" / "checkpoints").glob("*/model.safetensors"):
+        file.write_bytes(file.read_bytes()[:-4])
+    with pytest.raises(
+        CheckpointError, match=r"^\S+model\.safetensors is damaged or cut short: .*; none of the \d checkpoints in .* can be read$"
+    ):
+        train(trained.config, tmp_path / "run", device="cpu")
+
+
 @pytest.mark.slow
 def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_used(tmp_path):
     start = config(train={"checkpoint_every": BATCH, "total_images": 3 * BATCH}, optim={"schedule": "constant"})

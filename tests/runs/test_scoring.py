@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from triptych.runs import Run, open_run, score
 from triptych.runs.given.data_images import model_reference
 from triptych.runs.given.pictures import open_pictures
 from triptych.runs.loading import Loading
-from triptych.runs.metric_names import FID, needs_reference
+from triptych.runs.metric_names import FID, figure_name, needs_reference
 from triptych.runs.model_images import ImageRequest, maker_of
 from triptych.runs.protocol import protocol_line
 from triptych.runs.sides import PictureSide, RunSide, reference_side
@@ -258,6 +259,15 @@ def test_a_set_against_itself_is_at_no_distance(tmp_path: Path) -> None:
     assert values == {"precision": 1, "prdc-precision": 1, "copies": 1}
 
 
+@pytest.mark.parametrize(
+    ("network", "resize", "name"),
+    [("inception", "tensorflow", "fid"), ("inception", "clean", "fd-inception"), ("random", "tensorflow", "fd-random")],
+)
+def test_the_published_name_is_that_of_inception_with_its_usual_resize(network: str, resize: str, name: str) -> None:
+    embedder: Any = SimpleNamespace(name=network, identity={"resize": resize})
+    assert [figure_name(metric, embedder) for metric in ("frechet", "fid", "kid")] == [name, name, "kid"]
+
+
 def test_refusals(tiny: Any, tmp_path: Path) -> None:
     run, a, b = tiny("adm-digits"), npz(tmp_path / "a.npz", 40), npz(tmp_path / "b.npz", 40, seed=1, size=(8, 12))
     low = npz(tmp_path / "low.npz", 40, size=(4, 30))
@@ -276,6 +286,13 @@ def test_refusals(tiny: Any, tmp_path: Path) -> None:
         (a, run, {"ema_length": 0.1}, "ema_length: got 0.1, but "),
         (a, b, {"request": ImageRequest(labels=[1])}, f"labels: got [1], but {a} is no run, which makes its images so; leave it out"),
         (a, b, {"metrics": ["kidd"]}, 'metrics: unknown metric "kidd"; did you mean "kid"?'),
+        (a, b, {"metrics": [3]}, "metrics: got [3], expected a list of names"),
+        (
+            a,
+            b,
+            {"metrics": ["bits-per-dim"]},
+            "metrics: got bits-per-dim, which is measured by triptych evaluate RUN --metrics bits-per-dim; ",
+        ),
         (a, b, {"features": "inceptoin"}, 'features: unknown feature space "inceptoin"; did you mean "inception"?'),
         (a, b, {"features_resize": "claen"}, "features_resize: got claen, expected one of tensorflow, clean, bicubic; did you mean"),
         (a, b, {"metrics": ["is"]}, f"reference: got {b}, but nothing that is measured (is) needs a reference; leave it out"),
@@ -298,8 +315,11 @@ def test_refusals(tiny: Any, tmp_path: Path) -> None:
         assert str(error.value).startswith(line), str(error.value)
     with pytest.raises(ConfigError, match="its reference is taken with the newest weights and its first average; leave it out$"):
         score(npz(tmp_path / "c.npz", 40, size=(16, 16)), run, weights="raw", features="random", device="cpu")
-    fine = score(a, b, metrics=["frechet"], features="random", image_size=(8, 8), device="cpu")
-    assert fine.protocol["reference"]["size"] == [8, 8]
+    fine = score(a, b, metrics=["frechet"], features="random", image_size=(8, 6), device="cpu")
+    assert fine.protocol["reference"]["size"] == [8, 6]
+    line = protocol_line(fine.protocol)
+    assert line.count(", cut to 6x8)") == 2, "both sets"
+    assert "cut to" not in protocol_line(score(a, a, metrics=["frechet"], features="random", device="cpu").protocol)
 
 
 @pytest.mark.slow

@@ -114,6 +114,8 @@ def test_the_first_step_of_a_steered_augmentation(tmp_path, sheet):
     shown, rows = sheet(photos(tmp_path, flip=False), model=load_recipe("stylegan2-digits").model)
     assert {len(row) for row in rows} == {1}
     assert shown.notes == ("in the first step p is 0; --p 0.5 shows the discriminator's ADA at p = 0.5",)
+    for recipe in ("spade-camvid", "edm-imagenet64"):  # whose augmentation never begins
+        assert sheet(photos(tmp_path, flip=False), model=load_recipe(recipe).model)[0].notes == ()
     policy = replace(load_recipe("stylegan2-digits").model, augment=("color", "cutout"))  # type: ignore[call-arg]
     shown, rows = sheet(photos(tmp_path, flip=False), model=policy)
     assert "DiffAugment (color, cutout)" in shown.columns and {len(row) for row in rows} == {5}

@@ -198,11 +198,11 @@ def test_what_cannot_be_measured_says_why(tiny: Any, cache: Path) -> None:
             f"classifier: {diffusion.directory} is a run of ADM, which",
         ),
         (diffusion, "class-accuracy", SingleRequest(classifier="mnist-lenett"), "classifier: got 'mnist-lenett', expected a run of a"),
-        (diffusion, "class-accuracy", SingleRequest(classifier="mnist-lenet"), "features: mnist-lenet needs the file mnist_lenet.pth"),
+        (diffusion, "class-accuracy", SingleRequest(classifier="mnist-lenet"), "classifier: mnist-lenet needs the file mnist_lenet.pth"),
         (diffusion, "psnr", SingleRequest(), "nobody knows the true images: it needs a model of pairs, or one that enlarges"),
         (diffusion, "diversity", SingleRequest(), "it compares several answers to one input: of a model that translates, with"),
         (diffusion, "mean-iou", SingleRequest(label_maps="."), "it needs a model that makes images of label maps"),
-        (tiny("upsample-digits"), "lpips", SingleRequest(), "lpips_weights: LPIPS needs the weights of alexnet, and there is no file"),
+        (tiny("upsample-digits"), "lpips", SingleRequest(), "LPIPS needs the weights of alexnet, and there is no file"),
     ]
     for run, name, single, line in cases:
         with pytest.raises(ConfigError) as error:

@@ -180,21 +180,14 @@ def configure(run: str, arguments: Sequence[str], *, data: DataConfig) -> tuple[
     """The options, with the run's data where the flags do not say otherwise, and the settings of the metrics."""
     from triptych.cli.settings import parse
     from triptych.evaluation.bits_per_dim import BitsPerDimConfig
-    from triptych.evaluation.catalogue import find_metric
 
-    options, settings = parse(
+    return parse(
         arguments,
         prog=f"triptych evaluate {run}",
         description="Measures the run on images. The options after --device are settings of the metrics.",
         options=EvaluateOptions(data=data),
         settings=BitsPerDimConfig(),
     )
-    try:
-        for name in options.metrics:
-            find_metric(name)
-    except ConfigError as error:
-        raise ConfigError(f"--{error.setting}", error.reason) from None
-    return options, settings
 
 
 def table(evaluation: Evaluation) -> str:

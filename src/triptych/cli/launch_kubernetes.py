@@ -7,8 +7,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from triptych.cli.arguments import flag_value
+from triptych.cli.arguments import flag_value, named_as_flags
 from triptych.cli.launch import LaunchOptions, Written, plain_name, training_of, written_by
+from triptych.core.address import is_address
 from triptych.core.config import config
 from triptych.core.errors import ConfigError
 
@@ -58,12 +59,16 @@ class KubernetesOptions(LaunchOptions):
 
 def prepared(words: Sequence[str]) -> Written:
     """The manifest. Raises what `triptych train` raises for settings."""
+    from triptych.runs.beforehand import refuse_settings_of_address
     from triptych.runs.kubernetes import PodJob, job_manifest
 
     file = flag_value("--config", words)
     if file is not None:
         raise ConfigError("--config", f"got {file!r}, which is not in the pods; give the settings as flags")
     options, training = training_of(words, KubernetesOptions(), platform="kubernetes")
+    if is_address(training.config.data.path):  # other paths are those of the pods
+        with named_as_flags(training.config):
+            refuse_settings_of_address(training.config.data)
     directory = training.directory
     for name, value in (("--image", options.image), ("--claim", options.claim)):
         if value is None:

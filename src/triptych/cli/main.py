@@ -28,6 +28,7 @@ EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
+_AGAIN_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -141,19 +142,40 @@ def _failing_together() -> Iterator[None]:
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """Within it SIGTERM ends a verb as Ctrl-C does: files are closed, what is half written is removed. Training has its own way."""
+    """Within it SIGTERM ends a verb as Ctrl-C does: files are closed, what is half written is removed. Training has its own way.
+
+    While NumPy is imported both come again a little later: where PyTorch imports it, it swallows the interruption and goes on with half
+    of NumPy.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise Stopped("interrupted by SIGTERM")
+        if _is_importing_numpy(frame):
+            again = threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), number))
+            again.daemon = True
+            again.start()
+            return
+        raise Stopped("interrupted by SIGTERM" if number == signal.SIGTERM else "interrupted")
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    caught = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started this wants it to be ignored
+        caught.append(signal.SIGINT)
+    before = {number: signal.signal(number, interrupt) for number in caught}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _is_importing_numpy(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name == "_find_and_load" and str(frame.f_locals.get("name")).partition(".")[0] == "numpy":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _dispatch(words: list[str]) -> int:

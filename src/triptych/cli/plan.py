@@ -100,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
         latency=1e-6 * options.latency,
         sharing=options.sharing,
     )
-    with named_as_flags(options):
+    with named_as_flags(options, run_config):
         found = plan(
             run_config,
             machines=machines,

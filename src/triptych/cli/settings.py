@@ -169,6 +169,10 @@ def diagnose(arguments: Sequence[str], flags: dict[str, Flag], tables: dict[str,
         negated = flag.name != name and _canonical(name, flags) != name.replace("_", "-")
         words = [word for value in values for word in _plain_words(value, flag.annotation)]
         if _lacks_values(values, flag.annotation) or _quietly(one, ["--no-value" if negated else "--value", *words]) is None:
+            if len(values) > 1 and str in _union(flag.annotation):
+                return ConfigError(
+                    name, f"got {len(values)} texts ({' '.join(values)}), expected one; with spaces it needs quotation marks"
+                )
             got = f"got {' '.join(values)!r}" if values else "the value is missing"
             return ConfigError(name, f"{got}, expected {allowed(flag.annotation)}{_nearest_choice(values, flag.annotation)}")
     return ConfigError("", f"cannot use {' '.join(arguments)!r}")

@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
 
     from triptych import runs
 
-    with named_as_flags(run_config):
+    with named_as_flags(options, run_config):
         run = runs.train(
             run_config,
             directory,

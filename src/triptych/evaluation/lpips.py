@@ -121,7 +121,7 @@ def open_lpips(name: LpipsNetwork, *, weights: str | Path | None = None, device:
     path = user_path(weights) if weights is not None else cache_folder() / "networks" / backbone.file
     if not path.is_file():
         remedy = f"fetch {_SOURCE}{backbone.file} and put it there, or give the file (evaluate --pair.lpips-weights FILE)"
-        raise ConfigError("lpips_weights", f"LPIPS needs the weights of {name}, and there is no file {path}; {remedy}")
+        raise ConfigError("", f"LPIPS needs the weights of {name}, and there is no file {path}; {remedy}")
     tensors, digest = read_weights(path), sha256_of(path)
     if not digest.startswith(backbone.sha256):
         reason = f"the SHA-256 begins with {digest[:8]}, that of {backbone.file} with {backbone.sha256}"

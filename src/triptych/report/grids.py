@@ -104,12 +104,6 @@ class Pictures:
         return kept[key]
 
 
-def newest(root: Path) -> Picture | None:
-    """The newest grid of a run, those of further names aside; None where there is none."""
-    found = sorted((int(match[1]), match[0]) for match in map(_NAME.fullmatch, _names(root / "samples")) if match and not match[2])
-    return picture(root / "samples" / found[-1][1], found[-1][0]) if found else None
-
-
 def evenly(items: Sequence[tuple[int, Path]], most: int = _MOST_FRAMES) -> list[tuple[int, Path]]:
     """At most so many of the items, evenly spread, with the last one. A longer list keeps what a shorter one chose, or every other one."""
     step = 1

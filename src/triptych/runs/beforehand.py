@@ -71,8 +71,13 @@ def refuse_at_start(
 
 def _refuse_address(data: DataConfig) -> None:
     """Raises ConfigError or DataError for data at an address that a training with these settings and this Python cannot read."""
+    refuse_settings_of_address(data)
+    require_reader(Address(str(data.path)))
+
+
+def refuse_settings_of_address(data: DataConfig) -> None:
+    """Raises ConfigError or DataError for settings that do not go with an address, whatever the machine."""
     if type(data) is not DataConfig:
         user_path(str(data.path))  # which refuses it: pairs, domains and clips are read on this machine alone
-    require_reader(Address(str(data.path)))
     if data.source not in ("auto", "digits"):  # else the server may have to say what is there
         located_anywhere(data)

@@ -15,7 +15,7 @@ from triptych.core.errors import ConfigError, nearest
 from triptych.core.model import Classifier
 from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory
-from triptych.evaluation.feature_space import SPACES, open_space
+from triptych.evaluation.feature_space import OR_NAMED, SPACES, open_space
 from triptych.runs.stored import StoredRun
 from triptych.runs.work import evaluating
 
@@ -45,7 +45,10 @@ def open_classifier(source: str | Path, *, size: tuple[int, int], channels: int,
     if str(source) not in able:
         known = f"expected a run of a classifier, or one of {', '.join(able)}"
         raise ConfigError("classifier", f"got {str(source)!r}, {known}{nearest(str(source), able)}")
-    embedder = open_space(str(source), device=world.device)
+    try:
+        embedder = open_space(str(source), device=world.device)
+    except ConfigError as error:
+        raise ConfigError("classifier", error.reason.removesuffix(OR_NAMED)) from None
 
     def logits(images: np.ndarray) -> np.ndarray:
         return embedder(torch.from_numpy(images).to(world.device))[LOGITS].float().cpu().numpy()

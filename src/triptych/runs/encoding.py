@@ -167,8 +167,9 @@ class Coder:
         settings = self._settings_of(picked)
         picked = replace(picked, labels=self._labels(picked, labels))
         if edit.between is not None and self._told_classes is not None and picked.labels is not None and np.ptp(picked.labels):
-            classes = " and ".join(map(str, picked.labels.tolist()))
-            raise ConfigError("labels", f"the latents {edit.between} are of the classes {classes}; give one for all images between them")
+            what = "samples" if isinstance(latents, Sampled) else "latents"
+            ends, classes = (" and ".join(map(str, pair)) for pair in (edit.between, picked.labels.tolist()))
+            raise ConfigError("labels", f"{what} {ends} are of the classes {classes}; give one class, which all images between them have")
         if edit.strengths and not isinstance(directions, Directions | None):
             directions = read_directions(Path(directions))
         if edit.between is not None:

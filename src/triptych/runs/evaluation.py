@@ -32,7 +32,7 @@ from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
 from triptych.evaluation.bits_per_dim import BitsPerDimConfig
-from triptych.evaluation.catalogue import find_metric
+from triptych.evaluation.catalogue import METRICS
 from triptych.evaluation.metric import Collected, Findings, ImageMetric, Measured
 from triptych.nn.precision import without_tf32
 from triptych.runs.bad_images import readable_images
@@ -40,6 +40,7 @@ from triptych.runs.files import check_figures, save_npz
 from triptych.runs.given.classes import renumbered
 from triptych.runs.given.data_images import contents
 from triptych.runs.loading import Loading, LoadingKeywords
+from triptych.runs.metric_names import require_known
 from triptych.runs.pieces import digest_of
 from triptych.runs.stored import StoredRun
 from triptych.runs.work import Part, Within, Work, done
@@ -191,7 +192,8 @@ def evaluate(
     """
     count = None if count is None else whole_number(count, "count", least=1)
     seed = whole_number(seed, "seed", least=0)
-    if isinstance(metrics, str) or not isinstance(metrics, Sequence) or not metrics:
+    require_known(metrics, METRICS)
+    if not metrics:
         raise ConfigError("metrics", f"got {shown(metrics)}, expected a list of names")
     if split is not None and split not in get_args(Split):
         raise ConfigError("split", f"got {shown(split)}, expected {', '.join(get_args(Split))}")
@@ -206,7 +208,7 @@ def evaluate(
     if place is not None and place.suffix != ".json":
         raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .json")
     model, world = opened.model.requires_grad_(False), opened.world
-    measures = {name: find_metric(name).make(model, request.settings) for name in request.metrics}
+    measures = {name: METRICS[name].make(model, request.settings) for name in request.metrics}
     images = _without_bad(open_images(request, run.spec, conditional=model.num_classes is not None), world)
     if request.split is None and images.split == "train" and world.is_main:
         warnings.warn("the data has no held-out images: those of the training are used", stacklevel=2)

@@ -97,7 +97,7 @@ def between(latents: Latents, first: int, last: int, count: int, *, path: PathNa
         raise ConfigError("path", f"got {shown(path)}, expected {' or '.join(get_args(PathName))}")
     if whole_number(count, "count") < 2:
         raise ConfigError("count", f"got {count}, expected at least 2 between two latents")
-    ends = latents.chosen((first, last), setting="between")
+    ends = checked(latents).chosen((first, last), setting="between")
     split = len(ends.arrays) if noise_from is None else noise_from
     made = _way(ends.arrays[:split], count, path=path)
     for noise in ends.arrays[split:]:

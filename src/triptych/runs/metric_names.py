@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from triptych.core.errors import ConfigError, nearest
@@ -15,6 +15,8 @@ from triptych.evaluation.set_metric import SET_METRICS
 from triptych.runs.sides import RunSide, Subject
 
 FRECHET, FID, INCEPTION, COPIES = "frechet", "fid", "inception", "copies"
+OF_IMAGES = (FID, *SET_METRICS, *PAIR_METRICS)
+"""Metrics of images, in sets and one after the other."""
 USUAL = ("frechet", "kid", "precision", "recall")
 """Metrics where nobody names some; of statistics alone the first."""
 
@@ -54,14 +56,24 @@ def metric_name(name: str) -> str:
 
 def metric_names(names: Sequence[str] | None) -> list[str]:
     """The metrics that are asked for, each once; None: the usual ones. Raises ConfigError for a name that is not known."""
-    if names is not None and (isinstance(names, str) or not isinstance(names, Sequence)):
+    asked = USUAL if names is None else names
+    require_known(asked, OF_IMAGES)
+    return list(dict.fromkeys(asked))
+
+
+def require_known(names: Sequence[str], known: Collection[str]) -> None:
+    """Raises ConfigError where these are no names, or one is not among the `known` ones; of a metric measured elsewhere it says where."""
+    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise ConfigError("metrics", f"got {shown(names)}, expected a list of names")
-    known = [FID, *SET_METRICS, *PAIR_METRICS]
-    for name in names or ():
-        if name not in known:
-            everything = [*METRICS, *known, *CLIP_METRICS]
+    everything = [*METRICS, *OF_IMAGES, *CLIP_METRICS]
+    for name in names:
+        if name in known:
+            continue
+        if name not in everything:
             raise ConfigError("metrics", f'unknown metric "{name}"{nearest(name, everything)} (there is {", ".join(everything)})')
-    return list(dict.fromkeys(USUAL if names is None else names))
+        call = "; in Python by run.evaluate" if name in METRICS else "; in Python by run.score" if name in OF_IMAGES else ""
+        there = f"is measured by triptych evaluate RUN --metrics {name}{call}"
+        raise ConfigError("metrics", f"got {name}, which {there}; here there is {', '.join(known)}")
 
 
 def needs_reference(name: str, subject: Subject) -> bool:

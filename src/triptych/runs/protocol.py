@@ -66,7 +66,7 @@ def _images(protocol: Mapping[str, Any], swept: str | None) -> str:
     of = f"{images['inputs']} of {images['path']}" if images.get("inputs") == TRAINING else images["path"]
     said = f"images of {of}" if swept == "count" else f"{protocol['count']} images{_few(protocol['count'])} of {of}"
     if weights is None:
-        return f"{said} ({_short(images.get('sha256'))})"
+        return f"{said} ({_short(images.get('sha256'))}{_cut(images)})"
     how = {"checkpoint": f"{weights['weights']} at {weights['images']} images seen, {_short(weights['hash'])}"}
     how |= {
         name: f"{name} {sampler[name]}" for name in ("sampler", "steps", "guidance_scale", "temperature", "direction") if name in sampler
@@ -89,7 +89,15 @@ def _reference(protocol: Mapping[str, Any]) -> str:
     count = protocol["reference_count"]
     few = _few(count) if count else ""
     digest = reference.get("sha256") or (reference.get("weights") or {}).get("hash")
-    return f"reference: {f'{count} ' if count else ''}{protocol['reference_name']} ({_short(digest)}){few}"
+    return f"reference: {f'{count} ' if count else ''}{protocol['reference_name']} ({_short(digest)}{_cut(reference)}){few}"
+
+
+def _cut(images: Mapping[str, Any]) -> str:
+    """The size to which images of a set were cut for this; empty for those that were taken as they are."""
+    if "image_size" not in (images.get("preparation") or {}):
+        return ""
+    height, width = images["size"]
+    return f", cut to {width}x{height}"
 
 
 def _few(count: int) -> str:

@@ -22,6 +22,7 @@ from triptych.data.domains import UnpairedImages
 from triptych.data.few_shot import FewShotImages
 from triptych.data.images import Data, ImageSet
 from triptych.engine.distributed import open_world
+from triptych.gans.model import GANConfig
 from triptych.runs.files import check_apart, check_place, writing
 from triptych.runs.translation_grid import levels, pictured, write_rows
 
@@ -145,9 +146,10 @@ def _variations(settings: DataConfig) -> list[str]:
 
 
 def _hint(model: ModelConfig | None, p: float | None, said: str) -> tuple[str, ...]:
-    """What is said of augmentation that has not begun in the first step."""
-    later = model.augmentation_in_words(_SHOWN_P) if isinstance(model, Augments) and p is None else ""
-    return () if not later or later == said or "p = " in said else (f"in the first step p is 0; --p {_SHOWN_P:g} shows {later}",)
+    """What is said of augmentation that begins after the first step."""
+    if p is not None or "p = " in said or not (isinstance(model, GANConfig) and model.ada.used):
+        return ()
+    return (f"in the first step p is 0; --p {_SHOWN_P:g} shows {model.augmentation_in_words(_SHOWN_P)}",)
 
 
 def _batch(images: ImageSet, item: int, position: int | None, seed: int) -> Batch:
