@@ -281,6 +281,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "diffusion/networks.py": _tests("diffusion", "networks flow_matching mean_flow"),
     "diffusion/path_solvers.py": _tests("diffusion", "path_solvers"),
     "diffusion/paths.py": _tests("diffusion", "paths"),
+    "diffusion/guidable.py": _tests("diffusion", "encoding continuous guidance"),
     "diffusion/guidance.py": _tests("diffusion", "guidance"),
     "diffusion/guided.py": _tests("diffusion", "guidance continuous"),
     "diffusion/likelihood.py": _tests("diffusion", "likelihood"),
@@ -2423,6 +2424,8 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("data/archives.py", "if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):", "if False:", *_tests("data", "refused")),
     ("data/shards.py", "if archive.tables:", "if False:", *_tests("data", "refused")),
     ("data/database.py", "if any(meta[4] for meta in (first, second)):", "if False:", *_tests("data", "refused")),
+    ("diffusion/guidable.py", "if shapes != [self.image_shape]:", "if False:"),
+    ("diffusion/guidable.py", "settings=settings, guide=guide),", "settings=settings),", *_tests("diffusion", "counting")),
 )  # fmt: skip
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {

@@ -14,13 +14,12 @@ from torch import Tensor
 
 from triptych.core.batch import Batch, DataSpec
 from triptych.core.config import Config, config, settings_like
-from triptych.core.errors import ConfigError
-from triptych.core.model import Model, Report
+from triptych.core.model import Report
 from triptych.core.rng import Rng
-from triptych.diffusion.counting import network_calls
 from triptych.diffusion.gaussian import Coefficients, GaussianDiffusion, ImageHook, NoiseConfig
+from triptych.diffusion.guidable import GuidableSampler
 from triptych.diffusion.guidance import retimed
-from triptych.diffusion.guided import Guide, Guided, led_away_from, led_by
+from triptych.diffusion.guided import Guide
 from triptych.diffusion.model import Conditions, DiffusionConfig, DiffusionModel, last_sample
 from triptych.diffusion.respacing import counts_of, respaced_timesteps
 from triptych.diffusion.samplers import Predictor, Step, ddim_reverse_step, ddim_steps, x0_predictor, x0_rows
@@ -52,24 +51,14 @@ class EncodingConfig(Config):
         counts_of(self.steps)
 
 
-class ADM(DiffusionModel):
+class ADM(DiffusionModel, GuidableSampler):
     """The model of an ADMConfig."""
 
     encoding = EncodingConfig()
-    interpolation = "sphere"
-    latents_hold_class = False
 
     def conditions(self, batch: Batch) -> Conditions:
         """The labels, where the model is conditional."""
         return (None if self.num_classes is None else batch.labels,)
-
-    def sample(self, rng: Rng, *, labels: Tensor | None, settings: Config, report: Report | None = None) -> Tensor:
-        """One image for each index of `rng`: (b, c, h, w) in [-1, 1].
-
-        `labels` (b,) are given exactly when the model is conditional; `settings` is a SamplingConfig; `report` is told of the steps.
-        The model must be in evaluation mode. Raises ConfigError for labels or steps that do not fit.
-        """
-        return self.last_image(self.sample_progressive(rng, labels=labels, settings=settings), settings, report)
 
     def sample_progressive(
         self,
@@ -80,18 +69,9 @@ class ADM(DiffusionModel):
         guide: Guide | None = None,
         hook: ImageHook | None = None,
     ) -> Iterator[Step]:
-        """Every step of `sample`, from noise to images; `hook` changes the x_0 that each predicts, before it is clipped."""
+        """Every step of `sample`; `settings` is a SamplingConfig."""
         conditions = (self.checked_labels(labels, len(rng)),)
         return self.trajectory(rng, conditions, self.sampling if settings is None else settings, guide=guide, hook=hook)
-
-    def network_calls(self, settings: Config, *, weaker: bool = False, classifier: bool = False) -> int:
-        """How often `sample` asks the network for an image with these settings (see core.model.Stepwise)."""
-        return network_calls(
-            self,
-            lambda twin, rng, labels, guide: twin.sample_progressive(rng, labels=labels, settings=settings, guide=guide),
-            weaker=weaker,
-            classifier=classifier,
-        )
 
     @torch.no_grad()
     def encode(
@@ -114,10 +94,7 @@ class ADM(DiffusionModel):
     @torch.no_grad()
     def decode(self, latents: list[Tensor], *, labels: Tensor | None, settings: Config | None = None) -> Tensor:
         """The images (b, c, h, w) in [-1, 1] of noise: DDIM without noise, guidance and clipping. Takes and raises what `encode` does."""
-        shapes = [tuple(latent.shape[1:]) for latent in latents]
-        if shapes != [self.image_shape]:
-            raise ConfigError("latents", f"got the shapes {shapes} of a sample, expected {[self.image_shape]}")
-        (x,) = latents
+        x = self.noise_in(latents)
         process, predict = self._both_ways(labels, x, settings)
         steps = ddim_steps(process, predict, x, noise=lambda i: torch.zeros_like(x))
         return last_sample(steps, count=process.steps, bounded=self.bounded)
@@ -141,11 +118,3 @@ class ADM(DiffusionModel):
     def seen_by(self, c: Coefficients, noise: NoiseConfig | None) -> Coefficients:
         """A timestep as a network of `noise` sees it, which has the same timesteps but may rescale them otherwise."""
         return retimed(c, self.noise, noise)
-
-    def guided_by(self, classifier: Model) -> Guided:
-        """This model's sampler, led by a NoisyImageClassifier of the same images, noise and classes; ConfigError for any other."""
-        return led_by(self, classifier)
-
-    def guided_with(self, weaker: Model) -> Guided:
-        """This model's sampler, led away from a LabelledPredictor of the same images, noise and classes; ConfigError for any other."""
-        return led_away_from(self, weaker)

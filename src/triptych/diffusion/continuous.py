@@ -21,12 +21,12 @@ from torch import Tensor
 from triptych.core.batch import Batch, DataSpec, labels_for_model
 from triptych.core.config import Config, config, settings_like
 from triptych.core.errors import ConfigError
-from triptych.core.model import Model, ModelConfig, Phase, Report
+from triptych.core.model import ModelConfig, Phase, Report
 from triptych.core.rng import Rng
-from triptych.diffusion.counting import network_calls
 from triptych.diffusion.gaussian import Coefficients, ImageHook, Levels, NoiseConfig, NoiseProcess
+from triptych.diffusion.guidable import GuidableSampler
 from triptych.diffusion.guidance import extrapolated_image, up_to
-from triptych.diffusion.guided import Guide, Guided, check_default_guidance, dropped_labels, guides_itself, led_away_from, led_by
+from triptych.diffusion.guided import Guide, check_default_guidance, dropped_labels, guides_itself
 from triptych.diffusion.likelihood import FlowODEConfig, log_prob
 from triptych.diffusion.model import last_sample
 from triptych.diffusion.ode import runge_kutta_4
@@ -148,7 +148,7 @@ class FlowEncodingConfig(Config):
         self.require(self.steps >= 1, "steps", "at least 1")
 
 
-class ContinuousModel(Model):
+class ContinuousModel(GuidableSampler):
     """A model of a ContinuousConfig. A subclass gives `network`, `predictor` and `loss`."""
 
     phases = (Phase("denoise", ("network",)),)
@@ -157,8 +157,7 @@ class ContinuousModel(Model):
     validated = ("denoise",)
     likelihood = FlowODEConfig()
     encoding = FlowEncodingConfig()
-    interpolation = "sphere"
-    latents_hold_class = False
+    sampling: LevelSamplingConfig
     noise: NoiseConfig | None = None  # every noise level
     path: Path = PATHS["linear"]
     "Of flow matching, that samples go along with the samplers that go along one."
@@ -206,14 +205,6 @@ class ContinuousModel(Model):
         process = NoiseProcess(noise)
         return replace(c, time=process.at_time(process.time_of(c.sigma)).time)
 
-    def sample(self, rng: Rng, *, labels: Tensor | None, settings: Config, report: Report | None = None) -> Tensor:
-        """One image for each index of `rng`: (b, c, h, w) in [-1, 1].
-
-        `labels` (b,) are given exactly when the model is conditional; `settings` is a LevelSamplingConfig; `report` is told of the
-        steps. The model must be in evaluation mode. Raises ConfigError for labels or guidance that do not fit.
-        """
-        return self.last_image(self.sample_progressive(rng, labels=labels, settings=settings), settings, report)
-
     def sample_progressive(
         self,
         rng: Rng,
@@ -223,7 +214,7 @@ class ContinuousModel(Model):
         guide: Guide | None = None,
         hook: ImageHook | None = None,
     ) -> Iterator[Step]:
-        """Every step of `sample`, from noise to images; `hook` changes the x_0 that each predicts, before it is clipped."""
+        """Every step of `sample`; `settings` is a LevelSamplingConfig."""
         settings = settings_like(self.sampling, settings)
         labels = labels_for_model(labels, len(rng), num_classes=self.num_classes)
         strong, weak = self.predictor(labels), self._weaker(labels, guide, settings)
@@ -235,15 +226,6 @@ class ContinuousModel(Model):
         points = settings.points()
         x = points[0].sqrt_noise * rng.normal("initial", *self.image_shape)
         return self.solve(predict, x, points, rng, settings)
-
-    def network_calls(self, settings: Config, *, weaker: bool = False, classifier: bool = False) -> int:
-        """How often `sample` asks the network for an image with these settings (see core.model.Stepwise)."""
-        return network_calls(
-            self,
-            lambda twin, rng, labels, guide: twin.sample_progressive(rng, labels=labels, settings=settings, guide=guide),
-            weaker=weaker,
-            classifier=classifier,
-        )
 
     def solve(self, predict: Predictor, x: Tensor, points: list[Coefficients], rng: Rng, settings: LevelSamplingConfig) -> Iterator[Step]:
         """The steps of the sampler of the settings through these noise levels, from x at the first of them."""
@@ -286,14 +268,6 @@ class ContinuousModel(Model):
         """The images (b, c, h, w) at the end of a trajectory with these settings; `report` is told of its steps."""
         return last_sample(steps, count=settings_like(self.sampling, settings).steps, report=report, bounded=self.bounded)
 
-    def guided_by(self, classifier: Model) -> Guided:
-        """This model's sampler, led by a NoisyImageClassifier of the same images and classes; ConfigError for any other."""
-        return led_by(self, classifier)
-
-    def guided_with(self, weaker: Model) -> Guided:
-        """This model's sampler, led away from a LabelledPredictor of the same images and classes; ConfigError for any other."""
-        return led_away_from(self, weaker)
-
     # Along the probability-flow ODE -------------------------------------------------------------------------------------
 
     def log_prob(self, batch: Batch, rng: Rng, *, settings: Config | None = None) -> Tensor:
@@ -320,11 +294,9 @@ class ContinuousModel(Model):
     @torch.no_grad()
     def decode(self, latents: list[Tensor], *, labels: Tensor | None, settings: Config | None = None) -> Tensor:
         """The images (b, c, h, w) in [-1, 1] of noise; the way back of `encode`. Takes and raises what it does."""
-        shapes = [tuple(latent.shape[1:]) for latent in latents]
-        if shapes != [self.image_shape]:
-            raise ConfigError("latents", f"got the shapes {shapes} of a sample, expected {[self.image_shape]}")
+        noise = self.noise_in(latents)
         start, end = (self.levels.at(sigma) for sigma in (self.levels.low, self.levels.high))
-        x = self._flowed(latents[0] * end.sqrt_noise, labels, settings, there=False)
+        x = self._flowed(noise * end.sqrt_noise, labels, settings, there=False)
         return (x / start.sqrt_abar).clamp(-1, 1) if self.bounded else x / start.sqrt_abar
 
     def _flowed(self, x: Tensor, labels: Tensor | None, settings: Config | None, *, there: bool, report: Report | None = None) -> Tensor:
