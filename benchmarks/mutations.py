@@ -2384,7 +2384,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("core/npz.py", "if left or content.read(1):", "if left:", *_tests("core", "npz")),
     ("core/npz.py", "if start + header.bytes > file.size:", "if start > file.size:", *_tests("core", "npz")),
     ("flows/memory.py", "largest.append(torch.linalg.vector_norm(x.detach(), math.inf))", "largest.append(torch.linalg.vector_norm(x, math.inf))", *_tests("flows", "memory")),
-    ("flows/memory.py", "use_reentrant=False", "use_reentrant=True", *_tests("flows", "memory")),
+    ("flows/memory.py", "recomputed(step, x, when=again)", "step(x)", *_tests("flows", "memory")),
     ("flows/multiscale.py", "densities.detach().sum(1)", "densities.sum(1)", *_tests("flows", "glow")),
     ("nn/filters.py", "beyond = max(kernel.shape) // 2 - 1", "beyond = min(kernel.shape) // 2 - 1", *_tests("nn", "filters")),
     ("nn/recomputing.py", "sources, gradient, allow_unused=True", "sources, gradient, allow_unused=False", *_tests("nn", "recomputing")),

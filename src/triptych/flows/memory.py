@@ -16,7 +16,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.utils.checkpoint import checkpoint
+
+from triptych.nn.recomputing import recomputed
 
 MemoryName = Literal["autograd", "checkpoint", "inversion"]
 
@@ -72,13 +73,13 @@ def run_steps(
     if memory == "inversion" and torch.is_grad_enabled():
         # As arguments, so that the graph (and DDP, which waits for every parameter's gradient) knows of the parameters.
         return Passed(*_Inverted.apply(steps, rewinding, x, *_parameters(steps)))
-    return _passed(steps, x, again=memory == "checkpoint" and torch.is_grad_enabled())
+    return _passed(steps, x, again=memory == "checkpoint")
 
 
 def _passed(steps: Sequence[InvertibleStep], x: Tensor, *, again: bool = False) -> Passed:
     log_det, largest = x.new_zeros(len(x)), []
     for step in steps:
-        x, changed = checkpoint(step, x, use_reentrant=False, preserve_rng_state=False) if again else step(x)  # type: ignore[misc]
+        x, changed = recomputed(step, x, when=again)
         log_det = log_det + changed
         largest.append(torch.linalg.vector_norm(x.detach(), math.inf))
     return Passed(x, log_det, torch.stack(largest))
