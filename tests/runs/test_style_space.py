@@ -195,7 +195,7 @@ def test_models_without_styles(tmp_path: Path, capsys: pytest.CaptureFixture[str
     asked = [
         (
             ("sample", "r3gan", "--between", "0,1"),
-            "--labels: the latents (0, 1) are of the classes 0 and 1; give one for all images between them",
+            "--labels: samples 0 and 1 are of the classes 0 and 1; give one class, which all images between them have",
         ),
         (("encode", "r3gan", str(tmp_path / "images.npz")), "model: R3GAN encodes no images; triptych sample draws images with it"),
         (
