@@ -82,17 +82,28 @@ def test_an_array_elsewhere_that_is_cut_short(elsewhere: Address) -> None:
         map_npy(put(elsewhere / "a.npy", npy(ROWS, less=-1)))
 
 
-@pytest.mark.parametrize(
-    ("packed", "said"), [(True, "it was written anew meanwhile"), (False, r"a of shape \[4, 3\] is cut short")], ids=["packed", "stored"]
-)
-def test_rows_of_a_file_that_became_shorter_meanwhile(packed: bool, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "stored"])
+@pytest.mark.parametrize("other", [ROWS[:1], ROWS + 1], ids=["shorter", "as long"])
+def test_rows_of_a_file_that_was_replaced_meanwhile(packed: bool, other: np.ndarray, tmp_path: Path) -> None:
     with open_npz(archive(tmp_path / "a.npz", packed=packed, a=npy(ROWS))) as file:
+        rows, unread = file.rows("a"), file.rows("a")
+    assert np.array_equal(rows[1], ROWS[1])
+    archive(tmp_path / "b.npz", packed=packed, a=npy(other)).replace(tmp_path / "a.npz")
+    with pytest.raises(DamagedArchive, match="it was written anew meanwhile"):
+        unread[1]
+    assert np.array_equal(rows[2], ROWS[2]), "it holds the file that it began to read"
+
+
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "stored"])
+def test_rows_of_a_file_that_is_cut_short_while_it_is_read(packed: bool, tmp_path: Path) -> None:
+    many = np.random.default_rng(0).random((50_000, 3), dtype=np.float32)
+    with open_npz(archive(tmp_path / "a.npz", packed=packed, a=npy(many))) as file:
         rows = file.rows("a")
-    content = archive(tmp_path / "a.npz", packed=packed, a=npy(ROWS[:1])).read_bytes()
-    if not packed:
-        (tmp_path / "a.npz").write_bytes(content[: content.index(ROWS[0].tobytes()) + ROWS[0].nbytes])
-    with pytest.raises(DamagedArchive, match=said):
-        rows[1]
+    assert np.array_equal(rows[0], many[0])
+    with (tmp_path / "a.npz").open("r+b") as content:
+        content.truncate(100_000)
+    with pytest.raises(DamagedArchive, match=r"cut short|damaged|End of|EOF|ended|invalid"):
+        rows[49_999]
 
 
 def test_a_header_with_sides_below_0(tmp_path: Path) -> None:

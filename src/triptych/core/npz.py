@@ -125,7 +125,7 @@ class Npz:
             return local(self.mapped(name))
         start = self._start(name) if _is_stored(member) else None
         assert isinstance(self._path, Path)
-        return Rows(self._path, member.filename, header, start)
+        return Rows(self._path, member.filename, header, start, _version_of(self._file))
 
     @property
     def _file(self) -> IO[bytes]:
@@ -200,14 +200,21 @@ def stays_on_disk(array: OnDisk) -> bool:
     return not isinstance(array, np.ndarray) or isinstance(array, np.memmap)
 
 
+def _version_of(file: IO[bytes]) -> tuple[int, ...]:
+    """What changes when a file is replaced or written anew."""
+    found = os.fstat(file.fileno())
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 class Rows:
     """The rows of an array of an .npz, read when they are asked for; of a compressed one in order: there to go back is to begin again.
 
     Damage is a DamagedArchive. Rows are read by one thread of one process.
     """
 
-    def __init__(self, path: Path, member: str, header: Header, start: int | None) -> None:
-        """`start`: where the values begin in the file; None: they are compressed."""
+    def __init__(self, path: Path, member: str, header: Header, start: int | None, version: tuple[int, ...]) -> None:
+        """`start`: where the values begin in the file; None: they are compressed. `version`: as of `_version_of`."""
+        self._version = version
         self.shape, self.dtype = header.shape, header.dtype
         self._path, self._member, self._name, self._start = path, member, member.removesuffix(".npy"), start
         self._row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
@@ -232,11 +239,12 @@ class Rows:
     def _begun(self) -> IO[bytes]:
         self._opened.close()
         file = self._opened.enter_context(os.fdopen(open_regular(self._path), "rb"))
+        if _version_of(file) != self._version:
+            raise ValueError("it was written anew meanwhile")
         if self._start is not None:
             return file
         content = self._opened.enter_context(self._opened.enter_context(zipfile.ZipFile(file)).open(self._member))
-        if _header(content, self._name).shape != self.shape:
-            raise ValueError("it was written anew meanwhile")
+        _header(content, self._name)
         return content
 
     def _read(self, content: IO[bytes]) -> bytes:
