@@ -15,7 +15,7 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError
 from triptych.core.model import Stepwise
 from triptych.core.rng import Rng
-from triptych.diffusion.guided import Guided
+from triptych.diffusion.guidable import Guided
 from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.samplers import SamplerName
 from triptych.recipes.catalogue import load_recipe

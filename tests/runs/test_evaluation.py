@@ -237,11 +237,12 @@ def test_images_that_do_not_fit(trained: Run, folder: Path) -> None:
     for change, error, message in (
         ({"labels": "none"}, ConfigError, "data.labels: this run's model is told the class of each image, but .* has no labels"),
         ({"image_size": 4, "labels": "prefix"}, ConfigError, "data.image_size: got 4, but the run's images have 8 pixels"),
-        ({"labels": "prefix"}, ConfigError, "split: got validation, but .* has no held-out images; use train or all"),
         ({"path": str(folder / "nowhere")}, DataError, "nowhere: does not exist"),
     ):
         with pytest.raises(error, match=message):
-            measured(trained, data=replace(data, **change), split="validation" if change == {"labels": "prefix"} else None)
+            measured(trained, data=replace(data, **change))
+    with pytest.raises(ConfigError, match="split: got validation, but .* has no held-out images; use train or all"):
+        measured(trained, data=replace(data, labels="prefix"), split="validation")
     Image.new("L", (8, 8)).save(folder / "cat_1.png")
     with pytest.raises(DataError, match='class "cat" is none of this model'):
         measured(trained, data=replace(data, labels="prefix"))

@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_closed_streams()
     try:
         try:
-            with _failing_together(), _terminated_as_interrupted():
+            with _failing_together(), _interruptible():
                 code = _dispatch(words)
         except SystemExit as leaving:  # tyro has printed a page of help
             code = int(leaving.code or 0)
@@ -141,7 +141,7 @@ def _failing_together() -> Iterator[None]:
 
 
 @contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
+def _interruptible() -> Iterator[None]:
     """Within it SIGTERM ends a verb as Ctrl-C does: files are closed, what is half written is removed. Training has its own way.
 
     While NumPy is imported both come again a little later: where PyTorch imports it, it swallows the interruption and goes on with half

@@ -195,6 +195,11 @@ class Augments(Protocol):
         """What happens to them where it happens as often as `p` says (None: as in the first step); empty: nothing."""
         ...
 
+    @property
+    def augments_later(self) -> bool:
+        """Whether some of it may begin after the first step."""
+        ...
+
     def augmented(self, images: Tensor, rng: Rng, *, p: float | None = None) -> Tensor:
         """Images (b, c, h, w) as the network sees them."""
         ...

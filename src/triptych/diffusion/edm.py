@@ -47,6 +47,11 @@ class EDMConfig(PreconditionedConfig):
         often = self.augmentation.p if p is None else p
         return f"augmentation that does not leak, at p = {often:g}" if often > 0 else ""
 
+    @property
+    def augments_later(self) -> bool:
+        """No: as often in every step; see `Augments`."""
+        return False
+
     def augmented(self, images: Float[Tensor, "b c h w"], rng: Rng, *, p: float | None = None) -> Float[Tensor, "b c h w"]:
         """Images as the network learns them; see `Augments`."""
         settings = self.augmentation if p is None else dataclasses.replace(self.augmentation, p=p)

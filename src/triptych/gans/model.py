@@ -109,6 +109,11 @@ class GANConfig(ModelConfig):
         always = [f"DiffAugment ({', '.join(self.augment)})"] if self.augment else []
         return f"the discriminator's {' and '.join([*ada, *always])}" if ada or always else ""
 
+    @property
+    def augments_later(self) -> bool:
+        """Whether ADA's changes begin after the first step; see `Augments`."""
+        return self.ada.used and self._often(None) == 0
+
     def augmented(self, images: Float[Tensor, "b c h w"], rng: Rng, *, p: float | None = None) -> Float[Tensor, "b c h w"]:
         """Images as the discriminator sees them; see `Augments`."""
         often = self._often(p)

@@ -139,13 +139,6 @@ class SPADEStyleEncoder(nn.Module):
         return self.fc_mu(x), self.fc_var(x)
 
 
-def drawn_style(
-    mu: Float[Tensor, "b style_dims"], logvar: Float[Tensor, "b style_dims"], noise: Float[Tensor, "b style_dims"]
-) -> Float[Tensor, "b style_dims"]:
-    """z from N(mu, exp(logvar)), for noise from N(0, I)."""
-    return mu + torch.exp(0.5 * logvar) * noise
-
-
 class SPADEDecoder(nn.Module):
     """A label map and a style code to images: keys fc_*, head_*, cbn_*, up_*, conv_img*."""
 
@@ -254,17 +247,20 @@ class SPADEGenerator(nn.Module):
         images: Float[Tensor, "b c _ _"] | None = None,
         noise: Float[Tensor, "b style_dims"] | None = None,
         z: Float[Tensor, "b style_dims"] | None = None,
+        encoded: tuple[Float[Tensor, "b style_dims"], Float[Tensor, "b style_dims"]] | None = None,
     ) -> SPADEOutput:
         """Images of label maps, with the style z or that of `images`, which is mu + exp(logvar / 2) noise, `noise` from N(0, I).
 
-        A network without a style code takes the label maps alone.
+        `encoded`: mu and logvar in place of the images, where they are known. A network without a style code takes the label maps alone.
         """
-        if images is None:
+        if encoded is None and images is not None:
+            encoded = self.encode(images)
+        if encoded is None:
             return SPADEOutput(self.spade_generator(label, z))
         if noise is None:
             raise ValueError("the style of images is drawn: it needs noise")
-        mu, logvar = self.encode(images)
-        return SPADEOutput(self.spade_generator(label, drawn_style(mu, logvar, noise)), mu, logvar)
+        mu, logvar = encoded
+        return SPADEOutput(self.spade_generator(label, mu + torch.exp(0.5 * logvar) * noise), mu, logvar)
 
     def encode(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b style_dims"], Float[Tensor, "b style_dims"]]:
         """Mean and log variance of the style of images of any size, in float32."""
@@ -381,8 +377,8 @@ class SPADE(PairedGAN):
         """As `made`."""
         assert self.style_dims is not None
         shared, mu, logvar = begun
-        z = drawn_style(mu, logvar, rng.normal("style", self.style_dims))
-        return self._painted(shared.map, SPADEOutput(self.generator(label=shared, z=z).fake_images, mu, logvar))
+        noise = rng.normal("style", self.style_dims)
+        return self._painted(shared.map, self.generator(label=shared, noise=noise, encoded=(mu, logvar)))
 
     def _painted(self, label: Tensor, out: SPADEOutput) -> Painted:
         assert out.mu is not None

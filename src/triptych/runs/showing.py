@@ -22,7 +22,6 @@ from triptych.data.domains import UnpairedImages
 from triptych.data.few_shot import FewShotImages
 from triptych.data.images import Data, ImageSet
 from triptych.engine.distributed import open_world
-from triptych.gans.model import GANConfig
 from triptych.runs.files import check_apart, check_place, writing
 from triptych.runs.translation_grid import levels, pictured, write_rows
 
@@ -124,7 +123,7 @@ def show_data(
         write_rows(place, rows)
     columns = f"{' + '.join(sight.members(groups[0][2], groups[0][1]))}, as it is"
     columns += f"; then {sight.draws} draws of training ({'; '.join(varied)})" if sight.draws else ", for nothing about it is random"
-    return Shown(names, columns, data.spec.class_names, (*data.notes, *_hint(model, p, said)))
+    return Shown(names, columns, data.spec.class_names, (*data.notes, *_hint(model, p)))
 
 
 def _groups(data: Data, settings: DataConfig) -> list[tuple[str, ImageSet, DataSpec]]:
@@ -145,9 +144,9 @@ def _variations(settings: DataConfig) -> list[str]:
     ]
 
 
-def _hint(model: ModelConfig | None, p: float | None, said: str) -> tuple[str, ...]:
+def _hint(model: ModelConfig | None, p: float | None) -> tuple[str, ...]:
     """What is said of augmentation that begins after the first step."""
-    if p is not None or "p = " in said or not (isinstance(model, GANConfig) and model.ada.used):
+    if p is not None or not (isinstance(model, Augments) and model.augments_later):
         return ()
     return (f"in the first step p is 0; --p {_SHOWN_P:g} shows {model.augmentation_in_words(_SHOWN_P)}",)
 
