@@ -6,6 +6,7 @@ import inspect
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
@@ -43,6 +44,7 @@ from triptych.cli import (
 from triptych.cli.arguments import flag_words, named_as_flags
 from triptych.cli.main import VERBS, main
 from triptych.cli.settings import flags_of
+from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.diffusion.adm import EncodingConfig
 from triptych.evaluation.clip_metric import CLIP_METRICS
@@ -139,6 +141,8 @@ def train_takes(rest: list[str]) -> None:
     options, config = train.configure(base, settings)
     assert (options.run is not None) != run and options.device is None
     assert config != base.config or not any(argument.startswith("--train.") for argument in rest)
+    if "--train.total-images" in rest:  # a recipe's intervals may be longer than a run that a page shortens
+        assert max(config.train.checkpoint_every or 0, config.train.validate_every or 0) <= config.train.total_images
 
 
 def init_takes(rest: list[str]) -> None:
@@ -381,6 +385,54 @@ def test_inline_settings_exist() -> None:
         text = page.read_text("utf-8")
         for flag in re.findall(r"`(--(?:train|data|optim|log|model)\.[\w.-]+)", text):
             assert flag.replace(".no-", ".") in known, (page.name, flag)
+
+
+def settings_of(config: Config, before: str = "") -> Iterator[str]:
+    """The names of all settings, those of sections too."""
+    for field in fields(config):
+        name, value = f"{before}{field.name}", getattr(config, field.name)
+        yield name
+        if isinstance(value, Config):
+            yield from settings_of(value, f"{name}.")
+
+
+def test_settings_that_are_named_in_a_sentence_exist() -> None:
+    """Such as `train.seed`, or with fewer sections before it, `penalty.every`; but for the page with another program's settings."""
+    names = {name for recipe in recipes() for name in settings_of(load_recipe(recipe))}
+    known = {name.split(".", start)[-1] for name in names for start in range(name.count(".") + 1)}
+    sections = {section for name in names for section in name.split(".")[:-1]}
+    found = 0
+    for page in PAGES:
+        for name in re.findall(r"`([a-z]\w*(?:\.[a-z][\w-]*)+)(?![\w.(-])", unfenced(page) if page.stem != "imaginaire" else ""):
+            if name.partition(".")[0] in sections and not name.endswith((".mdb", ".py", ".txt")):
+                found += 1
+                assert name.replace("-", "_") in known, (page.name, name)
+    assert found > 100
+
+
+PUBLISHED = {
+    "spade": "spade-coco256",
+    "pix2pixhd": "pix2pixhd-cityscapes",
+    "vid2vid": "vid2vid-cityscapes",
+    "fs_vid2vid": "fs-vid2vid-faceforensics",
+    "wc_vid2vid": "wc-vid2vid-cityscapes",
+}
+
+
+@pytest.mark.parametrize(("page", "recipe"), PUBLISHED.items())
+def test_pages_of_methods_have_the_published_settings_of_the_recipes(page: str, recipe: str) -> None:
+    """Of each table of settings the numbers, "true" and "false" in its second column."""
+    words, compared = {"true": True, "false": False}, 0
+    for block in (ROOT / f"docs/methods/{page}.md").read_text("utf-8").split("\n\n"):
+        if block.startswith("| setting | published"):
+            config = load_recipe("fs-vid2vid-dancing" if "(dances)" in block.partition("\n")[0] else recipe)
+            for name, said in re.findall(r"^\| `([\w.]+)` \| (true|false|\d[\d.]*)", block, flags=re.MULTILINE):
+                value: Any = config if name.startswith("data.") else config.model
+                for part in name.split("."):
+                    value = getattr(value, part)
+                compared += 1
+                assert value == (words[said] if said in words else float(said)), name
+    assert compared > 3
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)

@@ -91,6 +91,7 @@ def test_every_training_flag_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     assert config.optim.betas == (0.5, round(1 - 1 / (2 * steps), 6)) and config.train.ema_rates == (config.optim.betas[1],)
     assert (config.optim.weight_decay, config.optim.learning_rate, config.optim.warmup_images) == (0.01, 0.01, 3_000)
     assert (config.train.validate_images, config.train.seed) == (77, 9)
+    assert model_of(trained("--data_dir x --gradient_checkpointing 2")[1]).memory == "autograd", "1 alone means yes there"
 
 
 @pytest.mark.parametrize(
@@ -204,12 +205,14 @@ def test_the_rate_of_averages_stays_below_1() -> None:
         ("--data_dir x --polyak_epochs 0", "--polyak_epochs: got 0.0, expected more than 0"),
         ("--data_dir x --n_batch_init 1", "--n_batch_init: got 1, expected at least 2"),
         ("--data_dir x --n_test -5", "--n_test: got -5, expected 0 or more"),
+        ("--data_dir x --epochs_warmup -1", "--epochs_warmup: got -1, expected 0 or more"),
         ("--data_dir x --image_size 0", "--image_size: got 0, expected at least 1"),
         ("--data_dir nowhere --epochs 2", "nowhere: does not exist"),
         ("--problem cifar10", "--data_dir: missing: the folder of CIFAR-10's .bin files (nothing is downloaded)"),
         ("--problem lsun --category tower", "--data_dir: missing: the folder of the original's TFRecord files, or of images"),
         ("--inference --data_dir x", "--restore_path: missing: --inference needs a checkpoint, or a run in --logdir, and logs holds none"),
         ("--restore_path none.ckpt --data_dir x", "there is no checkpoint none.ckpt"),
+        ("--restore_path none.ckpt --data_dir x --lr 0", "--lr: got 0.0, expected a positive number"),
         ("python", "got 'python'; begin with the flags"),
         ("mpiexec -n 8 python train.py", "got 'mpiexec'; begin with the flags, for several processes so: torchrun --nproc-per-node N"),
     ],

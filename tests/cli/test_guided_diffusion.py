@@ -181,6 +181,7 @@ def test_the_other_samplers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     ("words", "line"),
     [
         ("image_trian", 'unknown script "image_trian"; did you mean "image_train"?'),
+        ("evaluations/evaluator.py r.npz s.npz", "got 'evaluations/evaluator.py': for it there is `triptych evaluate SAMPLES.npz"),
         ("image_train --data_dir x --num_chanels 3", '--num_chanels: unknown flag; did you mean "--num_channels"?'),
         ("image_train --data_dir x --num_channels wide", "--num_channels: got 'wide', expected a whole number"),
         ("image_train --data_dir x --image_size", "--image_size: the value is missing"),
@@ -203,6 +204,10 @@ def test_the_other_samplers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         ("image_train --data_dir x --lr 0", "--lr: got 0.0, expected a positive number"),
         ("image_train --data_dir x --save_interval 0", "--save_interval: got 0, expected at least 1"),
         ("image_train --data_dir x --ema_rate high", "--ema_rate: got 'high', expected numbers separated by commas"),
+        ("classifier_train --data_dir x --classifier_depth 0", "--classifier_depth: got 0, expected at least 1"),
+        ("classifier_train --data_dir x --classifier_pool mean", "--classifier_pool: got 'mean', expected one of"),
+        ("image_nll --data_dir x --model_path a.pt --image_size 0", "--image_size: got 0, expected 1 to"),
+        ("image_train --data_dir x --resume_checkpoint none.pt --lr 0", "--lr: got 0.0, expected a positive number"),
         ("image_train", "--data_dir: missing: the folder of the images"),
         ("image_nll --model_path a.pt", "--data_dir: missing: the folder of the images"),
         ("image_sample", "--model_path: missing"),

@@ -74,6 +74,11 @@ def test_every_flag_arrives(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert "wandb" not in commands("--config c.yaml --logdir q --wandb --debug")[1]
 
 
+@pytest.mark.parametrize("word", ["--logdir runs/a--local-rank", "--logdir=runs/a--local-rank"])
+def test_a_folder_that_is_called_like_a_flag(word: str) -> None:
+    assert commands(f"--config c.yaml {word} --local-rank=0")[0] == "import imaginaire c.yaml --run runs/a--local-rank"
+
+
 @pytest.mark.parametrize("last", ["--data.path b", "--data.path=b"])
 def test_the_last_folder_is_counted_as_it_is_trained_on(last: str) -> None:
     assert commands(f"--config c.yaml --logdir r --data.path=a {last}")[0] == "import imaginaire c.yaml --run r --data b"

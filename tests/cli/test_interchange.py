@@ -129,6 +129,10 @@ def test_mistakes_of_import(arguments: str, line: str, file: str, capsys: pytest
         ("nvidia net", "got the program nvidia where the run is expected; usage: triptych export RUN --to PROGRAM --out PATH"),
         ("none net", "no run in none: there is no config.json"),
         ("net --out a.pt", "--to: missing; usage: triptych export RUN --to PROGRAM --out PATH"),
+        (
+            "net --to diffusers --out=",
+            "--out: got '', expected the name of a file or folder; usage: triptych export RUN --to PROGRAM --out PATH",
+        ),
         ("net --to diffusers", "--out: missing; usage: triptych export RUN --to PROGRAM --out PATH"),
         (
             "net --to difusers --out a",

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from triptych.cli.launch import plain_name
 from triptych.cli.launch_slurm import seconds_of
 from triptych.cli.main import main
 from triptych.cli.train import base_and_settings, configure
+from triptych.core.errors import ConfigError
 from triptych.runs.slurm import STOPPED
 
 EXPECTED = """\
@@ -122,6 +124,7 @@ def test_the_name_of_a_job_is_no_option(run: str, name: str, tmp_path: Path) -> 
         (["--nodes", "0"], "--nodes: got 0, expected at least 1"),
         (["--gpus", "0"], "--processes: got None, expected a number, where there are no GPUs"),
         (["--time", "4h"], "--time: got '4h', expected days-hours"),
+        (["--time", "0"], "--time: got '0', expected more than 60 seconds, for the training is told before its end"),
         (["--time", "10", "--notice", "600"], "--notice: got 600, expected 1 to 540 seconds, of a job of 10"),
         (["--time", "2-0", "--notice", "65536"], "--notice: got 65536, expected 1 to 65,535 seconds, of a job of 2-0"),
         (["--sbatch", "qos=long 7"], "--sbatch: got 'qos=long 7', expected options of sbatch in one text"),
@@ -187,6 +190,18 @@ def test_what_the_training_would_refuse_is_refused_here(
     assert tree() == before
     assert main(["train", "adm-digits", *words, "--device", "cpu"]) == 2
     assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize(("name", "flag"), [("device", "--device"), ("train.batch_size", "--train.batch-size")])
+def test_mistakes_are_named_as_the_training_names_them(
+    name: str, flag: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: Any, **settings: Any) -> None:
+        raise ConfigError(name, "not this one")
+
+    monkeypatch.setattr("triptych.runs.beforehand.refuse_at_start", refuse)
+    assert main(["launch", "slurm", "adm-digits"]) == 2
+    assert capsys.readouterr().err == f"triptych: error: {flag}: not this one\n"
 
 
 @pytest.mark.parametrize(

@@ -134,10 +134,10 @@ def test_help_lists_the_verbs_and_each_has_help() -> None:
 
 def test_help_of_a_command_may_come_first(capsys: pytest.CaptureFixture[str]) -> None:
     pages = list[str]()
-    for words in (["help", "runs"], ["runs", "--help"], ["help"], ["--help"]):
+    for words in (["help", "runs"], ["runs", "--help"], ["help"], ["--help"], ["help", "--help"]):
         assert cli.main(words) == 0
         pages.append(capsys.readouterr().out)
-    assert pages[0] == pages[1] != pages[2] == pages[3]
+    assert pages[0] == pages[1] != pages[2] == pages[3] == pages[4]
 
 
 def test_words_for_commands_name_some_that_are_there() -> None:
@@ -160,6 +160,7 @@ def test_version() -> None:
         (["frobnicate"], 'unknown command "frobnicate" (triptych --help lists the commands)'),
         (["help", "trian"], 'unknown command "trian"; did you mean "train"? (triptych --help lists the commands)'),
         (["train"], "no recipe given; usage: triptych train RECIPE [--run DIR] [settings] (triptych recipes lists them)"),
+        (["train", ""], "got '' where the recipe is expected; usage: triptych train RECIPE [--run DIR] [settings]"),
         (["train", "--run", "x"], "got '--run' where the recipe is expected; usage: triptych train RECIPE [--run DIR] [settings]"),
         (["sample"], "no run given; usage: triptych sample RUN [--count N] [--out FILE]"),
         (["recipes", "a", "b"], "got 'a b', expected the name of one recipe or nothing"),
@@ -221,20 +222,21 @@ def test_a_reader_that_goes_away_is_no_error(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "code"),
+    ("command", "code", "line"),
     [
-        ("nonsense 2>/dev/full", 2),
-        ("nonsense 2>&-", 2),
-        ("nonsense >&- 2>&-", 2),
-        ("--version >&-", 0),
+        ("nonsense 2>/dev/full", 2, ""),
+        ("nonsense 2>&-", 2, ""),
+        ("nonsense >&- 2>&-", 2, ""),
+        ("--version >&-", 0, ""),
+        ("--version >/dev/full", 1, "triptych: error: [Errno 28] No space left on device: 'standard output'\n"),
     ],
 )
-def test_an_output_that_takes_nothing_leaves_the_exit_code(command: str, code: int) -> None:
+def test_an_output_that_takes_nothing_leaves_the_exit_code(command: str, code: int, line: str) -> None:
     if "/dev/full" in command and not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full")
     shell = ["sh", "-c", f'"$0" -m triptych {command}', sys.executable]
     done = subprocess.run(shell, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", line)
 
 
 def test_names_of_the_api_are_there() -> None:

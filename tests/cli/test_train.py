@@ -126,6 +126,8 @@ def test_a_file_that_names_its_recipe_and_run_is_the_whole_command(fake_runs: Fa
         ("[train]\nbatch_size = 32", [], "names no recipe: give one before it"),
         ('recipe = "adm-digit"', [], 'unknown recipe "adm-digit"; did you mean "adm-digits"?'),
         ("recipe = 3", [], "recipe: got 3, expected text"),
+        ('recipe = ""', [], "recipe: got '', expected text"),
+        ('run = ""', ["adm-digits"], "run: got '', expected text"),
         ('recipe = "glow-digits"', ["adm-digits"], "recipe: got 'glow-digits', but the command says 'adm-digits'; leave one of them out"),
     ],
 )

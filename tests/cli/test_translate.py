@@ -133,4 +133,5 @@ def test_errors_are_one_line_and_code_2(styled: str, mapped: str, tmp_path: Path
 def test_help_has_the_settings_of_the_model(styled: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["translate", styled, "--help"]) == 0
     shown = capsys.readouterr().out
+    assert main(["translate", styled, "none", "--help"]) == 0 and capsys.readouterr().out == shown
     assert "--style-each" in shown and "--temperature" in shown and "the negative" in shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -154,6 +155,16 @@ def test_tensors_in_a_folder_whose_name_is_not_utf8(tmp_path):
     save_file({"a": torch.arange(3)}, tmp_path / "plain")
     (tmp_path / "plain").rename(folder / "a.safetensors")
     assert load_tensors(folder / "a.safetensors")["a"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("refused", "kind"), [("absent/a", FileNotFoundError), ("", OSError)])
+def test_what_pytorch_says_of_a_file_that_it_cannot_map_is_an_error_of_the_disk(tmp_path, monkeypatch, refused, kind):
+    path, from_file = tmp_path / "a.safetensors", torch.UntypedStorage.from_file
+    save_file({"a": torch.arange(3)}, path)
+    monkeypatch.setattr(torch.UntypedStorage, "from_file", lambda *given, **named: from_file(str(tmp_path / refused), False, 8))
+    with pytest.raises(kind) as caught:
+        load_tensors(path)
+    assert caught.value.errno in (errno.ENOENT, errno.ENODEV) and caught.value.filename == str(path)
 
 
 def test_sha256_of_a_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 import zlib
 from contextlib import ExitStack
 from dataclasses import replace
@@ -84,6 +85,10 @@ def test_transparent_palettes_levels_and_colours():
     alphas = np.arange(0, 256, 17, dtype=np.uint8)
     expected = on((0, 0, 0), np.asarray(palette.convert("RGB")), alphas[np.asarray(palette)])
     assert_near(read(saved(palette, transparency=bytes(alphas)), background="black"), expected, 0.51)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Pillow's would be a line of the log for each image
+        beneath = read(saved(palette, transparency=bytes(alphas)), background=None)
+    np.testing.assert_array_equal(beneath, np.asarray(palette.convert("RGB")))
     np.testing.assert_array_equal(read(saved(palette, "GIF", transparency=3))[np.asarray(palette) == 3], 255)
     grey = Image.fromarray(ALPHA)
     assert read(saved(grey, transparency=7), channels=1)[0, 7:9, 0].tolist() == [255, 8]

@@ -54,7 +54,8 @@ def test_classes_are_those_of_the_file(tmp_path, kind, labels):
     data = opened(path, labels=labels)
     assert data.train.labels.tolist() == CLASSES and data.train.labels.dtype == np.int64
     assert (data.spec.num_classes, data.spec.class_names) == (6, tuple("012345"))  # 1 and 4 have no image
-    assert [note.rpartition(": ")[2] for note in data.notes] == ["6 classes by dataset.json"]
+    missing = "2 of 6 classes have no image to train on (1, 4) and are not learned"
+    assert [note.rpartition(": ")[2] for note in data.notes] == ["6 classes by dataset.json", missing]
 
 
 def test_other_labels_may_be_asked_for(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from tests.data.pictures import encoded, write_folder, write_zip
 from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.errors import ConfigError, DataError
 from triptych.data.few_shot import FewShotDataConfig
+from triptych.data.files import PACK_FILE
 from triptych.data.images import Data
 from triptych.data.loader import evaluation_batches
 
@@ -197,3 +199,13 @@ def test_classes_that_do_not_do(tmp_path):
 def test_settings_that_cannot_be(changes, message):
     with pytest.raises(ConfigError, match=message):
         FewShotDataConfig(**changes)
+
+
+def test_the_folders_of_a_pack_are_no_classes(tmp_path):
+    """They hold a thousand images each, in the order of the source."""
+    write_zip(tmp_path / "x.zip", write_classes(tmp_path / "root"))
+    assert opened(tmp_path / "x.zip").spec.num_classes == CLASSES
+    with zipfile.ZipFile(tmp_path / "x.zip", "a") as archive:
+        archive.writestr(PACK_FILE, "{}")
+    with pytest.raises(DataError, match=r"x.zip: a pack, whose folders are no classes; give the folder or archive that it was made of"):
+        opened(tmp_path / "x.zip")

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image, features
 
-from tests.data.pictures import encoded, picture, write_folder, write_idx, write_tar, write_zip
+from tests.data.pictures import encoded, picture, textured, write_folder, write_idx, write_tar, write_zip
 from triptych.core.errors import ConfigError, DataError
 from triptych.data.config import DataConfig
+from triptych.data.cut import Cut
 from triptych.data.images import Data
 from triptych.data.naming import held_out, pairs_warning
 from triptych.data.source import recognised
@@ -96,6 +97,15 @@ def test_a_second_link_to_a_folder_is_no_class_without_images(tmp_path):
     assert any(f"{tmp_path}/root/b: a link to a folder" in note for note in data.notes), data.notes
 
 
+@pytest.mark.parametrize("decode", ["exact", "reduced"])
+def test_jpegs_are_decoded_as_the_settings_say(tmp_path, decode):
+    (tmp_path / "1.jpg").write_bytes(encoded(textured(96, 96), "JPEG", quality=90))
+    (found,) = everything(opened(tmp_path, decode=decode).train)
+    exact, reduced = (Cut(16, reduced=reduced).image((tmp_path / "1.jpg").read_bytes(), 3) for reduced in (False, True))
+    assert (exact != reduced).any()
+    np.testing.assert_array_equal(found, exact if decode == "exact" else reduced)
+
+
 @pytest.mark.parametrize("labels", ["auto", "folder", "prefix"])
 def test_classes_by_folder_and_by_prefix(tmp_path, labels):
     data = opened(write_folder(tmp_path, NAMES), labels=labels)
@@ -114,6 +124,35 @@ def test_one_folder_is_no_class_unless_asked(tmp_path):
     write_folder(tmp_path, ["photos/1.png", "photos/2.png"])
     assert opened(tmp_path).spec.num_classes is None
     assert opened(tmp_path, labels="folder").spec.class_names == ("photos",)
+
+
+def test_a_dot_is_no_class(tmp_path):
+    """Programs write a/1.png of a tar as ./a/1.png."""
+    root = write_folder(tmp_path / "root", ["a/1.png", "a/2.png", "b/1.png"])
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        archive.add(root / "a", arcname="./a")
+        archive.add(root / "b", arcname="b")
+    data = opened(tmp_path / "x.tar")
+    assert data.spec.class_names == ("a", "b") and data.train.labels.tolist() == [0, 0, 1]
+    with tarfile.open(tmp_path / "flat.tar", "w") as archive:
+        archive.add(root / "a", arcname=".")
+    with pytest.raises(DataError, match=r"flat.tar: 1.png lies in no sub-folder, so it has no class"):
+        opened(tmp_path / "flat.tar", labels="folder")
+    assert opened(tmp_path / "flat.tar").spec.num_classes is None
+
+
+def test_classes_that_no_training_image_has_are_said(tmp_path):
+    """Those of held-out images alone, and of a third folder of a split, which count as classes all the same."""
+    split = write_folder(tmp_path, [f"{half}/{kind}/1.png" for half in ("train", "val") for kind in ("cat", "dog")])
+    assert not opened(split, validation_fraction=0.5).notes
+    write_folder(split, ["test/images/1.png"])
+    data = opened(split, validation_fraction=0.5)
+    assert data.spec.class_names == ("cat", "dog", "images")
+    assert data.notes == (f"warning: {split}: 1 of 3 classes has no image to train on (images) and is not learned",)
+    write_folder(split, [f"val/{kind}/1.png" for kind in ("emu", "fox", "gnu")])
+    said = "4 of 6 classes have no image to train on (emu, fox, gnu and 1 more) and are not learned"
+    assert opened(split, validation_fraction=0.5).notes == (f"warning: {split}: {said}",)
+    assert not opened(split, validation_fraction=0.5, labels="none").notes
 
 
 def test_a_zip_may_say_more_of_a_member_than_its_name(tmp_path):

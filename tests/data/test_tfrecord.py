@@ -117,6 +117,9 @@ def test_a_given_short_side_chooses_the_resolution(tmp_path):
     np.save(tmp_path / "x.npy", np.stack(pictures(3, side=16, first=4)))
     expected = opened(tmp_path / "x.npy", image_size=8, resize=12, validation_fraction=0)
     np.testing.assert_array_equal(everything(data.train), everything(expected.train))
+    np.save(tmp_path / "y.npy", np.stack(pictures(3, side=8, first=3)))
+    padded, expected = (opened(path, image_size=12, pad=2, validation_fraction=0) for path in (tmp_path, tmp_path / "y.npy"))
+    np.testing.assert_array_equal(everything(padded.train), everything(expected.train))
     with pytest.raises(DataError, match=r"train: images of 16x16 pixels, smaller than data.resize 24: lower data.resize"):
         opened(tmp_path, image_size=8, resize=24)
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import struct
+import zlib
 from collections import Counter
 from typing import Any
 
@@ -157,6 +159,44 @@ def test_sixteen_bits_are_scaled():
         np.testing.assert_array_equal(square(saved(Image.fromarray(values), file_format), 16, channels=1)[..., 0], expected)
 
 
+def tiff(levels: np.ndarray, *, photometric: int, planes: bool, compressed: bool = False) -> bytes:
+    """A TIFF of 16 bits (h, w, c). `planes`: the channels one after the other."""
+    height, width, channels = levels.shape
+    strips = [levels[..., c].tobytes() for c in range(channels)] if planes else [levels.tobytes()]
+    strips = [zlib.compress(strip) for strip in strips] if compressed else strips
+    starts = [8 + sum(map(len, strips[:k])) for k in range(len(strips))]
+    shorts = {256: [width], 257: [height], 258: [16] * channels, 262: [photometric], 277: [channels], 278: [height]}
+    shorts |= {259: [8 if compressed else 1], 284: [2 if planes else 1]}
+    tags = {**{tag: ("H", each) for tag, each in shorts.items()}, 273: ("I", starts), 279: ("I", [len(strip) for strip in strips])}
+    directory = 8 + sum(map(len, strips))
+    behind = directory + 2 + 12 * len(tags) + 4
+    entries = further = b""
+    for tag, (kind, values) in sorted(tags.items()):
+        value = struct.pack(f"<{len(values)}{kind}", *values)
+        if len(value) > 4:
+            value, further = struct.pack("<I", behind + len(further)), further + value
+        entries += struct.pack("<HHI", tag, {"H": 3, "I": 4}[kind], len(values)) + value.ljust(4, b"\0")
+    return struct.pack("<2sHI", b"II", 42, directory) + b"".join(strips) + struct.pack("<H", len(tags)) + entries + bytes(4) + further
+
+
+def test_tiffs_of_sixteen_bits_that_pillow_misreads():
+    """It makes negatives of those in which 0 is white, and noise of planes, and says nothing."""
+    levels = np.random.default_rng(0).integers(0, 65536, (16, 16, 3)).astype("<u2")
+    np.testing.assert_array_equal(square(tiff(levels, photometric=2, planes=False), 16), levels >> 8)
+    grey = square(tiff(levels[..., :1], photometric=1, planes=False), 16, channels=1)
+    np.testing.assert_array_equal(grey, np.round(levels[..., :1] / 257))
+    with pytest.raises(ValueError, match="^a TIFF of 16 bits in which 0 is white, .*: save it with 0 for black$"):
+        square(tiff(levels[..., :1], photometric=0, planes=False), 16, channels=1)
+    with pytest.raises(ValueError, match="^a TIFF of 16 bits with each channel in a plane of its own, .* with the channels together$"):
+        square(tiff(levels, photometric=2, planes=True), 16)
+    np.testing.assert_array_equal(square(tiff(levels, photometric=2, planes=True, compressed=True), 16), levels >> 8)
+    white_is_zero = saved(Image.fromarray(picture(16, 16, channels=1)[..., 0]), "TIFF")
+    entry = struct.pack("<HHIHH", 262, 3, 1, 1, 0)
+    assert white_is_zero.count(entry) == 1
+    negative = white_is_zero.replace(entry, struct.pack("<HHIHH", 262, 3, 1, 0, 0))  # of 8 bits, which Pillow reads as they are meant
+    np.testing.assert_array_equal(square(negative, 16, channels=1), 255 - picture(16, 16, channels=1))
+
+
 def test_other_modes():
     one = Image.fromarray(np.eye(16, dtype=bool))
     np.testing.assert_array_equal(square(saved(one), 16)[..., 0], 255 * np.eye(16))
@@ -205,6 +245,16 @@ def test_reduced_decoding_is_near_exact(monkeypatch, library, size, crop):
     data = encoded(textured(*size), "JPEG", quality=90)
     exact, reduced = (square(data, 64, crop=crop, reduced=reduced).astype(int) for reduced in (False, True))
     assert (exact != reduced).any() == (size != (255, 301))  # odd, and halved once: nothing to gain within the tolerance
+    assert np.abs(exact - reduced).mean() < 2
+
+
+@pytest.mark.parametrize("orientation", [3, 6, 8])
+def test_reduced_decoding_of_what_is_turned_is_near_exact(orientation):
+    """Of an odd side the decoder rounds up at the end that is the beginning when it is upright."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(textured(641, 427), "JPEG", quality=90, exif=exif)
+    exact, reduced = (square(data, 64, reduced=reduced).astype(int) for reduced in (False, True))
     assert np.abs(exact - reduced).mean() < 2
 
 

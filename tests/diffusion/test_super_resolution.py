@@ -158,6 +158,8 @@ def test_what_does_not_fit_is_refused() -> None:
     made, batch = model(), small_batch()
     with pytest.raises(ConfigError, match=r"images: got images of shape \(1, 5, 5\), expected \(1, 4, 4\)"):
         upsampled(made, small_batch(size=5))
+    with pytest.raises(ConfigError, match=r"^rng: got draws for 2 of 5 images, expected an index for each$"):
+        made.upsample(batch, Rng(0, ("test",), torch.arange(2)), settings=made.sampling)
     with pytest.raises(ConfigError, match="labels: this model needs labels, from 0 to 2"):
         upsampled(made, Batch(batch.images, None, batch.index))
     with pytest.raises(ConfigError, match="labels: got 3, expected 0 to 2"):

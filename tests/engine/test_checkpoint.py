@@ -244,6 +244,31 @@ def test_the_good_one_is_kept_however_many_newer_ones_there_are(tmp_path: Path) 
     assert prune(tmp_path, keep_last=2, keep_every=None, best=None, good=10) == [20]
 
 
+def test_a_folder_that_cannot_be_looked_at_now_is_not_taken_for_one_that_is_not_there(tmp_path: Path, monkeypatch) -> None:
+    save(tmp_path, 10)
+    path, stat = save(tmp_path, 20), os.stat
+
+    def refusing(name, *args, **named):
+        if isinstance(name, str | Path) and Path(name) in (path, path / "state.json"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(name))
+        return stat(name, *args, **named)
+
+    monkeypatch.setattr(os, "stat", refusing)
+    newest = load_newest(tmp_path, warn=no_warning)
+    assert newest is not None and newest.images_seen == 20
+
+
+def test_an_aside_that_cannot_be_put_back_is_said(tmp_path: Path, monkeypatch) -> None:
+    os.rename(save(tmp_path, 10), tmp_path / ".old-000000010")
+
+    def refused(*args: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "rename", refused)
+    with pytest.raises(CheckpointError, match=rf"^cannot put the checkpoints in {tmp_path} in order: Read-only file system$"):
+        sweep(tmp_path)
+
+
 def test_a_state_of_the_first_versions_has_no_digest(tmp_path: Path) -> None:
     path = save(tmp_path, 10)
     state = json.loads((path / "state.json").read_text())

@@ -189,6 +189,17 @@ def test_tensorboard_reads_back_without_what_a_resume_superseded(tmp_path: Path)
     assert (image.step, image.width, image.height) == (250, 8, 8)
 
 
+@pytest.mark.parametrize("what", ["resumed", "write", "image"])
+def test_a_folder_of_tensorboard_that_cannot_be_made_is_named(tmp_path: Path, what: str) -> None:
+    pytest.importorskip("tensorboard")
+    with open_log(tmp_path, LogConfig(tensorboard=True)) as log:
+        (tmp_path / "tensorboard").write_text("in the way")
+        shown = picture(tmp_path / "samples" / "000000100.png")
+        given = {"resumed": (100,), "write": (100, {"loss": 1.0}), "image": (100, shown)}[what]
+        with pytest.raises(CheckpointError, match="^cannot write .*/tensorboard: "):
+            getattr(log, what)(*given)
+
+
 @pytest.mark.slow
 def test_wandb_offline_keeps_one_id_across_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")

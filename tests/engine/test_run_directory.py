@@ -202,6 +202,21 @@ def test_a_failed_write_leaves_the_old_configuration(tmp_path: Path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
+def test_a_run_that_cannot_be_looked_at_now_is_not_said_to_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDirectory(tmp_path)
+    with pytest.raises(CheckpointError, match="was removed or renamed"):
+        run.require()
+    run.write_config({"a": 1})
+    run.require()
+
+    def refused(*given: object, **named: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "stat", refused)
+    with pytest.raises(CheckpointError, match=r"^cannot read .*/config\.json: Input/output error$"):
+        run.require()
+
+
 def test_one_training_at_a_time(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     with run.lock():
@@ -283,6 +298,6 @@ def test_what_may_not_be_looked_at_is_no_run_and_unreadable_checkpoints_are_name
     monkeypatch.setattr(os, "stat", refused)
     assert not RunDirectory(tmp_path).exists()
     monkeypatch.undo()
-    monkeypatch.setattr(Path, "iterdir", refused)
+    monkeypatch.setattr(os, "scandir", refused)  # and no other look, which might take what cannot be read for what is not there
     with pytest.raises(CheckpointError, match=r"checkpoints cannot be read: Permission denied"):
         list_checkpoints(tmp_path / "checkpoints")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import errno
 import itertools
 import os
 import signal
@@ -19,7 +20,7 @@ import torch
 from tests.engine import stopping_worker
 from tests.engine.toys import Denoiser, make_loop, metrics, resumed, run, seeded, stop_after
 from tests.processes import run_together
-from triptych.core.errors import ConfigError, DataError, RunError, Stopped
+from triptych.core.errors import CheckpointError, ConfigError, DataError, RunError, Stopped
 from triptych.engine import signals
 from triptych.engine.callables import Evaluated, Evaluation
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
@@ -169,6 +170,19 @@ def test_a_grid_of_a_past_that_was_given_up_is_drawn_anew(tmp_path, unbroken):
     assert not loop.run(stop_after(loop, 32))
     going_on(tmp_path)
     assert ended(tmp_path) == unbroken
+
+
+def test_a_grid_of_a_past_that_cannot_be_removed_is_named(tmp_path, monkeypatch):
+    unlink = Path.unlink
+
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        if path.parent.name == "samples":
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    with pytest.raises(CheckpointError, match=r"^cannot remove .*/samples/000000016.png: Read-only file system$"):
+        run(Work(seeded(Denoiser)).loop(tmp_path))
 
 
 @pytest.mark.parametrize("kind", [DataError, RunError])

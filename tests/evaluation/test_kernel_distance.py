@@ -47,6 +47,12 @@ def test_it_is_the_mean_over_the_subsets() -> None:
     assert measured(made, reference, kid_subsets=8, kid_subset_size=12, seed=4).value != figure.value
 
 
+def test_without_settings_it_is_that_of_the_published_figures() -> None:
+    """100 subsets of 1000 images, as docs/methods/evaluation.md has it."""
+    settings = SetMetricConfig()
+    assert (settings.kid_subsets, settings.kid_subset_size) == (100, 1000)
+
+
 def test_subsets_are_disjoint_as_long_as_there_are_images() -> None:
     found = subsets(100, 16, 13, seed=0, side=0)
     assert [len(subset) for subset in found] == [16] * 13

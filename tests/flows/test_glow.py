@@ -417,6 +417,8 @@ def test_calls_that_do_not_fit() -> None:
         model.decode([torch.zeros(2, 6, 4, 4)], labels=None, settings=model.encoding)
     with pytest.raises(ConfigError, match="dequantization: got uniform, which needs an rng"):
         model.encode(images(2), settings=GlowEncodingConfig(dequantization="uniform"))
+    with pytest.raises(ConfigError, match=r"^rng: got draws for 1 of 2 images, expected an index for each$"):
+        model.encode(images(2), rng=rng(1), settings=GlowEncodingConfig(dequantization="uniform"))
     for call in (
         lambda: model.sample(rng(2), labels=None, settings=Config()),
         lambda: model.log_prob(batch(images(2)), rng(2), settings=Config()),

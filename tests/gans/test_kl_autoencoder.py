@@ -327,6 +327,8 @@ def test_what_does_not_fit_is_refused():
     model = small()
     with pytest.raises(ConfigError, match="got 3 channels and 7x8 pixels, expected 3 channels and sides of multiples of 2"):
         model.posterior(torch.zeros(1, 3, 8, 7))
+    with pytest.raises(ConfigError, match=r"^rng: got draws for 1 of 2 images, expected an index for each$"):
+        model.encode(torch.zeros(2, 3, 8, 8), rng=Rng(0, ("test",), torch.arange(1)), settings=replace(model.encoding, sample=True))
     for latents in ([], [torch.zeros(1, 3, 4, 4)], [torch.zeros(1, 2, 4, 4)] * 2):
         with pytest.raises(ConfigError, match="expected one level of 2 channels"):
             model.decode(latents)

@@ -544,6 +544,17 @@ def test_translation_names_what_does_not_fit(change: dict[str, Any], name: str, 
         model.translate(inputs, stream(batch), settings=Pix2PixHDTranslationConfig())
 
 
+@pytest.mark.parametrize("name", ["spade", "encoding"])
+def test_a_random_style_is_drawn_for_each_image(name: str) -> None:
+    model, batch = built(CONFIGS[name]).eval(), random_batch(3)
+    if name == "encoding":
+        model.collect([batch])
+    for wrong in (1, 2):
+        with pytest.raises(ConfigError, match=rf"^rng: got draws for {wrong} of 3 images, expected an index for each$"):
+            translated(model, dict(batch.inputs), index=torch.arange(wrong))
+    assert len(translated(model, dict(batch.inputs) | {STYLE: batch.images[:, None]}, index=torch.arange(1))) == 3  # nothing is drawn
+
+
 # Recipes ------------------------------------------------------------------------------------------------------------------
 
 

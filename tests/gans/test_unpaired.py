@@ -504,6 +504,9 @@ def test_what_translate_refuses() -> None:
         translated(munit, images, style=noise(1, 1, 3, 8, 8))
     with pytest.raises(ConfigError, match=r"^style: got 2x2 pixels, expected at least 4 along a side$"):
         translated(munit, images, style=noise(2, 1, 3, 2, 2))
+    for wrong in (1, 3):
+        with pytest.raises(ConfigError, match=rf"^rng: got draws for {wrong} of 2 images, expected an index for each$"):
+            munit.translate({"images": images}, rng(wrong), settings=munit.translation)
     with pytest.raises(ConfigError, match="DirectionConfig are not the settings"):
         munit.translate({"images": images}, rng(2), settings=DirectionConfig())
     for wrong in (-0.5, math.inf, math.nan):
@@ -559,6 +562,7 @@ def test_the_least_images_of_the_discriminators_are_taken() -> None:
     for settings, side in (
         ({"discriminator": replace(PATCH, norm="instance", num_discriminators=4)}, 24),
         ({"discriminator": RESIDUAL}, 16),
+        ({"generator": replace(UNIT_TINY, num_downsamples=0)}, 17),  # whose stride is 1: any side will do
     ):
         model = config("unit", **settings).build(spec(side)).train()
         for step in model.phases:

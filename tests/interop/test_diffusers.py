@@ -136,6 +136,7 @@ def test_the_folder(tmp_path: Path) -> None:
     assert unet["down_block_types"] == ["DownBlock2D", "AttnDownBlock2D", "DownBlock2D"]
     assert unet["up_block_types"] == ["UpBlock2D", "AttnUpBlock2D", "UpBlock2D"]
     assert (unet["block_out_channels"], unet["attention_head_dim"], unet["num_class_embeds"]) == ([32, 64, 64], 16, 10)
+    assert unet["norm_eps"] == model.network.get_submodule("out.0").eps
     tensors = load_file(out / weights)
     assert sum(tensor.numel() for tensor in tensors.values()) == sum(p.numel() for p in model.parameters())
     first = model.network.state_dict()["input_blocks.0.0.weight"]

@@ -22,8 +22,9 @@ from triptych.engine.config import TrainConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.kl_autoencoder import KLAutoencoder, KLAutoencoderConfig
 from triptych.gans.kl_networks import KLNetworksConfig
-from triptych.interop.diffusers.autoencoder import CONFIG, WEIGHTS, to_document, to_run, to_state, to_tensors
+from triptych.interop.diffusers.autoencoder import CONFIG, WEIGHTS, exported, to_document, to_run, to_state, to_tensors
 from triptych.interop.diffusers.folder import write_folder
+from triptych.interop.programs import ExportRequest
 from triptych.recipes.config import RunConfig
 from triptych.runs import export_run, import_run, train
 
@@ -241,6 +242,15 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         import_run(folder, tmp_path / "run", program="diffusers")
     with pytest.raises(ConfigError, match="flags: config.json says it all"):
         import_run(folder, tmp_path / "run", program="diffusers", flags="--x 1")
+
+
+@pytest.mark.parametrize(("height", "width"), [(32, 64), (64, 32)])
+def test_images_that_are_no_squares_have_their_longer_side(height: int, width: int, tmp_path: Path) -> None:
+    """diffusers makes tiles of it, one number, where it is asked to: images of the training's size are not to be cut up."""
+    model, spec = small(), DataSpec(image_size=height, width=width, channels=3)
+    done = exported(ExportRequest(tmp_path / "out", model.config, spec, lambda: model, drop_variance=False))
+    assert json.loads((tmp_path / "out" / CONFIG).read_text())["sample_size"] == 64
+    assert len(done.notes) == 1 and f"the longer side of the {height}x{width} images" in done.notes[0]
 
 
 def test_an_own_run_is_exported_without_its_discriminator(tmp_path: Path) -> None:

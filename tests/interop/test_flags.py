@@ -4,9 +4,12 @@ from typing import Any
 
 import pytest
 
+from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError
 from triptych.interop.flags import checked_flags, command_line, numbers, parse_flags
 from triptych.interop.guided_diffusion.flags import all_flags, flag_table
+from triptych.interop.programs import LatentScale
+from triptych.interop.transformers import scale_of
 
 KNOWN = all_flags()
 
@@ -140,3 +143,9 @@ def test_a_flag_is_no_value() -> None:
     with pytest.raises(ConfigError, match="^--class_cond: the value is missing$"):
         parse_flags("--class_cond --image_size 64", KNOWN)
     assert parse_flags("--num_heads_upsample -1", KNOWN) == {"num_heads_upsample": -1}
+
+
+def test_latents_without_flags_are_those_of_the_originals_training() -> None:
+    """Those of Stable Diffusion's autoencoder times 0.18215; it was shown black as -1."""
+    found = scale_of(DataSpec(image_size=32, channels=4, num_classes=1000), {})
+    assert found == LatentScale(mean=(0.0,) * 4, std=(1 / 0.18215,) * 4, scaled_to=1.0, darkest=-1.0)

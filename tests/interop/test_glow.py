@@ -179,6 +179,7 @@ def test_no_permutation_is_the_reversed_order() -> None:
 def test_all_flags_of_a_checkpoint() -> None:
     found = complete_flags(variables(model_of()), {"n_bits_x": 5, "image_size": 8})
     assert (found["n_bits_x"], found["image_size"], found["depth"], found["weight_y"]) == (5, 8, 2, 0.0)
+    assert complete_flags(variables(model_of()), {"n_y": 10})["n_y"] == 10, "of the data set; the model never saw classes"
     classed = variables(model_of(num_classes=3, class_conditional=True, class_weight=0.5))
     assert (complete_flags(classed, {})["weight_y"], complete_flags(classed, {"weight_y": 0.5})["weight_y"]) == (0.01, 0.5)
     assert (complete_flags(classed, {})["image_size"], complete_flags(classed, {"problem": "celeba"})["image_size"]) == (32, 256)
@@ -189,6 +190,7 @@ def test_all_flags_of_a_checkpoint() -> None:
     [
         ({"depth": 3, "width": 512}, "--depth: the checkpoint has 2, got 3; --width: the checkpoint has 8, got 512"),
         ({"learntop": False}, "--learntop: the checkpoint has True, got False"),
+        ({"n_y": 4}, "--n_y: the checkpoint has 3, got 4"),
         ({"weight_y": 0.0}, "--weight_y: the checkpoint has a classifier, got 0.0"),
         ({"image_size": 30}, "--image_size: got 30, for the checkpoint has 2 levels: expected a multiple of 4"),
         ({"image_size": 2**17}, "--image_size: got 131072, for the checkpoint has 2 levels: expected a multiple of 4, at most 65536"),

@@ -294,7 +294,7 @@ FIRST = "autoencoder_a.style_encoder.model.0.layers.conv.weight_orig"
         (lambda s: s.update({FIRST: torch.ones(4, 3, 7, 5)}), rf"{FIRST} has shape \[4, 3, 7, 5\], expected \[4, 3, 7, 7\]"),
         (lambda s: s.update({FIRST: torch.ones(4, 3, 7, 7, dtype=torch.int64)}), f"{FIRST} has type torch.int64"),
         (lambda s: s.update({FIRST: torch.full((4, 3, 7, 7), torch.nan)}), f"{FIRST} holds values that are not finite"),
-        (lambda s: s.update({"autoencoder_a.content_encoder.model.0.layers.conv.weight_orig": torch.ones(())}), "expected 4 axes"),
+        (lambda s: s.update({"autoencoder_a.content_encoder.model.0.layers.conv.weight_orig": torch.ones(())}), "expected at least 4 axes"),
         (lambda s: s.clear(), "is empty"),
         (lambda s: s.update(net_D={}), "holds a dict under 'net_D'"),
     ],

@@ -393,7 +393,10 @@ FIRST, LABELS = "Model.MainLayers.0.Layers.0.LinearLayer.weight", "Model.Embeddi
             lambda tensors: [tensors.pop(name) for name in list(tensors) if ".Layers.1.LinearLayer1." in name],
             "has 0 MainLayers with blocks, expected 1 to 12",
         ),
-        (lambda tensors: tensors.update({BASIS: torch.ones(8, 4)}), f"{BASIS} has shape [8, 4], expected 3 axes"),
+        (
+            lambda tensors: tensors.update({BASIS: torch.ones(8, 4)}),
+            f"{BASIS} has shape [8, 4], expected at least 3 axes, none of them of length 0",
+        ),
         (lambda tensors: tensors.update({BASIS: torch.ones(8, 3, 4)}), f"G_ema: {BASIS} has shape [8, 3, 4], expected [8, 3, 3]"),
         (lambda tensors: tensors.update({BASIS: torch.ones(8, 3, 3, 1)}), f"G_ema: {BASIS} has shape [8, 3, 3, 1], expected [8, 3, 3]"),
         (lambda tensors: tensors[FIRST].unsqueeze_(2), f"G_ema: {FIRST} has shape [8, 8, 1], expected [8, 8]"),

@@ -199,6 +199,7 @@ def test_a_name_that_would_command_the_terminal_is_escaped(tmp_path: Path, capsy
         (["nowhere"], "there is no folder nowhere"),
         ([], "there is no folder runs: name the folder of your runs"),
         (["a", "b"], "got 'a b', expected one folder of runs, one run, or nothing"),
+        ([""], "got '', expected one folder of runs, one run, or nothing"),
         (["--all"], "got '--all', expected one folder of runs, one run, or nothing"),
     ],
 )

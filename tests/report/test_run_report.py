@@ -391,6 +391,22 @@ def test_a_past_that_was_given_up_leaves_neither_marks_nor_time(tmp_path: Path) 
     assert reader.curves.resumed_at == [200] and (reader.curves.images_seen, reader.curves.seconds) == (200, 7_200.0)
 
 
+def test_two_resumes_at_one_place_are_one_mark(tmp_path: Path) -> None:
+    reader = RunReader(made_run(tmp_path / "a", lines=[*LINES, {"resumed_at": 250}, {"resumed_at": 250}]))
+    reader.update()
+    assert reader.curves.resumed_at == [200, 250]
+
+
+def test_the_newest_value_after_a_resume_is_that_of_a_line_and_not_of_a_mean(tmp_path: Path) -> None:
+    """A curve of 500 lines has points of two each; the run goes on where a point ends, and where one has begun."""
+    lines = [{"images": k, "time": float(k), "denoise/loss": k / 1000} for k in range(1, 501)]
+    for kept in (400, 399):
+        reader = RunReader(made_run(tmp_path / f"{kept}", lines=[*lines, {"resumed_at": kept}]))
+        reader.update()
+        curve = reader.curves.by_name["denoise/loss"]
+        assert curve.lines_each == 2 and curve.newest == kept / 1000
+
+
 def test_of_thousands_of_resumes_the_newest_hundred_are_marked(tmp_path: Path) -> None:
     lines = [line for k in range(1, 500) for line in ({"images": 10 * k, "time": float(k), "denoise/loss": 1.0}, {"resumed_at": 10 * k})]
     page = read_page(write_report(made_run(tmp_path / "a", lines=lines)))

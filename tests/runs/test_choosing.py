@@ -305,8 +305,8 @@ def samples_of_the_recipe(choice: Choice) -> int:
     ("seen", "rate", "family", "recipe", "size"),
     [
         (PHOTOS, 1e4, None, "edm-photos64", 64),
-        (PHOTOS, 30.0, None, "edm-digits", 64),
-        (PHOTOS, 5.0, None, "edm-digits", 32),
+        (PHOTOS, 30.0, None, "flow-small", 64),
+        (PHOTOS, 5.0, None, "flow-small", 32),
         (PHOTOS, 1e4, "gan", "stylegan2-photos64", 64),  # 128 would be larger than some of them
         (dataclasses.replace(PHOTOS, sides=(200, 300, 500)), 1e4, "gan", "stylegan2-auto128", 128),
         (PHOTOS, 1.0, "flow", "glow-digits", 32),

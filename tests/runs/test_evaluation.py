@@ -314,6 +314,8 @@ def test_two_processes_find_the_same(trained: Run, tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_found_before_the_work(trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("triptych.runs.evaluation._measure", None)
+    monkeypatch.setattr("triptych.runs.evaluation._measured", None)
     with pytest.raises(DataError, match=r"cannot write .*file/a\.json: .*file is a file; choose another --out"):
         measured(trained, out=tmp_path / "file/a.json")
+    with pytest.raises(ConfigError, match=r"out: got .*a\.txt', expected a name that ends with \.json"):
+        measured(trained, out=tmp_path / "a.txt", checkpoint="7")  # before a checkpoint is looked for

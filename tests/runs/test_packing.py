@@ -37,6 +37,7 @@ from triptych.data.fingerprint import fingerprint
 from triptych.data.images import Data, ImageSet
 from triptych.data.loader import Loader, batches_of
 from triptych.data.skipping import write_skip
+from triptych.data.subjects import open_subjects
 from triptych.engine.config import LogConfig, OptimConfig
 from triptych.runs import open_run, packing, train
 from triptych.runs.packing import pack_data
@@ -244,6 +245,9 @@ def test_images_that_are_left_out(tmp_path):
     for ending in (".npz", ".zip"):
         pack = packed(replace(config, skip=None), tmp_path / f"all{ending}")
         require_same(config.open(), replace(pack, skip=config.skip).open())
+        subjects = open_subjects(replace(pack, skip=config.skip))  # as data doctor sees them
+        assert subjects.labels is not None and subjects.labels.tolist() == [0] * 8 + [1] * 8 + [2] * 8
+        assert np.flatnonzero(~subjects.kept()).tolist() == [NAMES.index("cat/1_cat.png"), NAMES.index("dog/3_dog.png")]
 
 
 def test_transparency(tmp_path):
@@ -530,6 +534,19 @@ def test_a_source_that_changed_is_packed_anew(tmp_path):
         os.utime(file, (0, 0))
         assert not pack_data(config, out, workers=0).already and out.read_bytes() != before, file
         assert pack_data(config, out, workers=0).already
+
+
+def test_a_link_that_leads_to_an_older_file_is_a_change(tmp_path):
+    """As in folders of links into a store of versions."""
+    root, out, stored = photos(tmp_path), tmp_path / "pack.npz", tmp_path / "stored.png"
+    stored.write_bytes(encoded(picture(20, 20, seed=9)))
+    pack_data(settings(root), out, workers=0)
+    for file in sorted(root.rglob("*.*"))[::4]:
+        before = out.read_bytes()
+        file.unlink()
+        file.symlink_to(stored)
+        assert not pack_data(settings(root), out, workers=0).already and out.read_bytes() != before, file
+        assert pack_data(settings(root), out, workers=0).already
 
 
 @pytest.mark.parametrize("ending", [".npz", ".zip"])

@@ -188,7 +188,7 @@ def test_what_is_scored(run: Run) -> None:
         ({"count": 0}, "count: got 0, expected a whole number from 1 on"),
         ({"count": 2.5}, "count: got 2.5, expected a whole number from 1 on"),
         ({"seed": -1}, "seed: got -1, expected a whole number from 0 on"),
-        ({"split": "test"}, "split: got 'test', expected validation, train, all"),
+        ({"split": "test"}, "split: got 'test', expected train, validation, all"),
         ({"settings": {"likelihood": "ode"}}, "settings: dict are not the settings wanted here, BitsPerDimConfig"),
         ({"data": "photos"}, "data: got 'photos', expected a DataConfig"),
         ({"out": ""}, "out: got '', expected a path"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from triptych.cli.arguments import at_checkpoint, named_as_flags, run_argument
+from triptych.cli.arguments import at_checkpoint, flag_value, named_as_flags, run_argument
 from triptych.cli.output import show, show_page
 from triptych.core.config import Config, config
 from triptych.core.errors import CheckpointError, ConfigError
@@ -43,6 +43,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     arguments = at_checkpoint(arguments)
     directory = _run(arguments)
+    if flag_value("--out", arguments) == "":  # as of a variable that is not set; it cannot be left out
+        raise ConfigError("--out", f"got '', expected the name of a file or folder; usage: {_USAGE_LINE}")
     options = configure(directory, arguments[1:])
     for name in ("to", "out"):
         if getattr(options, name) is None:

@@ -53,10 +53,10 @@ def commands(flags: TrainFlags) -> Commands:
 
 def _training(flags: TrainFlags) -> Commands:
     """Perhaps the import of weights to begin with, and the training."""
-    begin = yield from weights_to_begin("glow", flags, "restore_path", words=_model_words(flags))
     from triptych.interop.glow.commands import training
 
     recipe, settings = nearest_recipe(training(flags, note), families=("flows",))
+    begin = yield from weights_to_begin("glow", flags, "restore_path", words=_model_words(flags))
     yield ["train", recipe, "--run", flags["logdir"], *begin, *settings]
 
 

@@ -15,6 +15,7 @@ from triptych.cli.originals import Commands, flag_list, import_commands, nearest
 from triptych.cli.output import show_page
 from triptych.cli.processes import num_processes
 from triptych.core.errors import ConfigError
+from triptych.interop.flags import named_as_flags
 from triptych.interop.guided_diffusion.flags import SCRIPTS, Kind, ScriptFlags, read, script_name
 
 USAGE = """usage: triptych guided-diffusion SCRIPT --flag value ... [--run DIR | --out FILE]
@@ -57,11 +58,11 @@ def _train(flags: ScriptFlags) -> Commands:
         note("--eval_interval is not used: all held-out images are evaluated at every checkpoint (--train.validate-every)")
     if not flags["data_dir"]:
         raise ConfigError("--data_dir", "missing: the folder of the images")
-    begin = yield from weights_to_begin("guided-diffusion", flags, "resume_checkpoint", words=flags.words(flags.kind))
     from triptych.interop.guided_diffusion.commands import training
 
     config = training(flags, processes=num_processes(), note=note)
     recipe, settings = nearest_recipe(config, families=("diffusion", "classifiers", "upsamplers"))
+    begin = yield from weights_to_begin("guided-diffusion", flags, "resume_checkpoint", words=flags.words(flags.kind))
     directory = flags.place or os.environ.get("OPENAI_LOGDIR") or f"runs/{flags.script}"
     yield ["train", recipe, "--run", directory, *begin, *settings]
 
@@ -99,7 +100,8 @@ def _likelihood(flags: ScriptFlags) -> Commands:
         raise ConfigError("--data_dir", "missing: the folder of the images")
     from triptych.data.config import DataConfig
 
-    images = DataConfig(source="folder", path=flags["data_dir"], image_size=flags["image_size"], enlarge=True, validation_fraction=0.0)
+    with named_as_flags({}, flags.values):
+        images = DataConfig(source="folder", path=flags["data_dir"], image_size=flags["image_size"], enlarge=True, validation_fraction=0.0)
     count = _num_samples(flags, len(images.open().train))
     run = yield from _imported(flags, "diffusion")
     note("the images are not mirrored at random, as the original does")

@@ -164,7 +164,7 @@ class Training:
         from triptych.runs.beforehand import refuse_at_start
 
         options = self.options
-        with named_as_flags(self.config):
+        with named_as_flags(options, self.config):
             refuse_at_start(
                 self.config,
                 RunDirectory(self.directory),

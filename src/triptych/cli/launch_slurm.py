@@ -37,7 +37,8 @@ class SlurmOptions(LaunchOptions):
         self.require(self.cpus is None or self.cpus >= 1, "cpus", "at least 1, or nothing")
         form = "days-hours[:minutes[:seconds]], hours:minutes:seconds, minutes:seconds or minutes"
         self.require(_TIME.fullmatch(self.time) is not None, "time", form)
-        most = min(max(seconds_of(self.time) - _LEAST_AFTER_NOTICE, 0), _MOST_NOTICE)
+        most = min(seconds_of(self.time) - _LEAST_AFTER_NOTICE, _MOST_NOTICE)
+        self.require(most >= 1, "time", f"more than {_LEAST_AFTER_NOTICE} seconds, for the training is told before its end (--notice)")
         self.require(self.notice <= most, "notice", f"1 to {most:,} seconds, of a job of {self.time}")
         self.require(all(map(_OPTION.fullmatch, self.more)), "sbatch", "options of sbatch in one text, such as 'qos=long mem=200G'")
         for name in ("partition", "account", "sbatch"):

@@ -183,11 +183,9 @@ def _dispatch(words: list[str]) -> int:
         show_page(_help(), error=True)
         return EXIT_USER_ERROR
     name, rest = words[0], words[1:]
-    if name == "help" and rest and rest[0] in VERBS:
+    if name == "help" and rest:
         name, rest = rest[0], [*rest[1:], "--help"]
     if name in ("-h", "--help", "help"):
-        if name == "help" and rest:
-            raise _unknown(rest[0])
         show_page(_help())
         return 0
     if name == "--version":

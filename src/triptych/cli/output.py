@@ -14,9 +14,9 @@ def show(line: str, *, error: bool = False) -> None:
     """
     try:
         print(printable(line), file=sys.stderr if error else sys.stdout, flush=True)
-    except OSError:
+    except OSError as reason:
         if not error:
-            raise
+            raise OSError(reason.errno, reason.strerror, "standard output") from reason
 
 
 def show_page(text: str, *, error: bool = False) -> None:

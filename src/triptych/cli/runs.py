@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     if any(argument in ("-h", "--help") for argument in arguments):
         show_page(USAGE)
         return 0
-    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
+    if len(arguments) > 1 or any(not argument or argument.startswith("-") for argument in arguments):
         raise ConfigError("", f"got {' '.join(arguments)!r}, expected one folder of runs, one run, or nothing")
     folder = Path(arguments[0] if arguments else "runs")
     if not folder.is_dir():

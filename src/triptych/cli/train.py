@@ -118,7 +118,7 @@ def base_of(name: str) -> Base:
 
 def base_and_settings(arguments: Sequence[str], *, usage: str) -> tuple[Base, Sequence[str]]:
     """The recipe or run that the arguments begin with, or else the recipe that the file of --config names; and the other arguments."""
-    if not arguments[0].startswith("-"):
+    if arguments[0] and not arguments[0].startswith("-"):
         return base_of(arguments[0]), arguments[1:]
     file = flag_value("--config", arguments)
     recipe = None if file is None else head_of(file).get("recipe")
@@ -143,13 +143,13 @@ HEAD = ("recipe", "run")
 
 
 def head_of(file: str) -> dict[str, str]:
-    """The recipe and the run that a file of settings names. Raises ConfigError for anything but text."""
+    """The recipe and the run that a file of settings names. Raises ConfigError for anything but text, and for none."""
     from triptych.cli.settings import read_config_file
 
     values: Any = read_config_file(Path(file))
     head = {name: values[name] for name in HEAD if name in values} if isinstance(values, dict) else {}
     for name, value in head.items():
-        if not isinstance(value, str):
+        if not isinstance(value, str) or not value:
             raise ConfigError(f"{file}: {name}", f"got {value!r}, expected text")
     return head
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from triptych.cli.arguments import at_checkpoint, counted, finished, named_as_flags, require_images, run_argument
+from triptych.cli.arguments import asks_for_help, at_checkpoint, counted, finished, named_as_flags, require_images, run_argument
 from triptych.cli.output import show_page
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
@@ -87,7 +87,8 @@ def main(arguments: Sequence[str]) -> int:
     arguments = at_checkpoint(arguments)
     directory = run_argument(arguments, usage=_USAGE_LINE)
     inputs, flags = split(arguments[1:])
-    require_images(inputs)
+    if not asks_for_help(arguments):
+        require_images(inputs)
 
     from triptych import runs
     from triptych.runs.clip_videos import VIDEOS, VideoSettings

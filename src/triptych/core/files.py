@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from triptych.core.errors import CheckpointError
+
 _TEMPORARY = re.compile(r"\..*\.tmp-(?P<machine>[0-9a-f]{8})-(?P<process>\d{1,10})-\d+", re.DOTALL)
 _DAY = 24 * 3600.0  # seconds; nobody writes into one file for so long
 _LONGEST_NAME = 40  # characters of the name that are kept: a whole temporary name may have 255 bytes
@@ -143,6 +145,15 @@ def explain(error: Exception) -> str:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     full = any(hint in reason for hint in ("No space left", "quota exceeded")) and not reason.endswith(_FREE)
     return f"{reason} {_FREE}" if full else reason
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """The context in which an OSError becomes a CheckpointError: that one cannot `what` ("write PATH"), and the reason."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"cannot {what}: {explain(error)}") from error
 
 
 def _abandoned(path: Path, machine: str, process: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 from safetensors.torch import load, load_file
@@ -14,4 +16,10 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         str(path).encode()
     except UnicodeEncodeError:  # safetensors opens a file by its name in UTF-8, and this one has other bytes
         return load(path.read_bytes())
-    return load_file(path)
+    try:
+        return load_file(path)
+    except RuntimeError as error:  # PyTorch maps the file, and of a refusal it says: "unable to open file <PATH> ...: REASON (NUMBER)"
+        refusal = re.match(r"unable to .* file <.*\((\d+)\)$", str(error))
+        if refusal is None:
+            raise
+        raise OSError(int(refusal[1]), os.strerror(int(refusal[1])), str(path)) from error

@@ -29,6 +29,8 @@ from triptych.data.transforms import Fit, Size, apply, padded
 
 _LARGEST_REDUCTION = 3  # a JPEG's 8x8 blocks decode at 1/2, 1/4 and 1/8
 _ORIENTATION = 0x0112  # EXIF tag
+_BITS, _PHOTOMETRIC, _PLANES = 258, 262, 284  # TIFF tags
+_WHITE_IS_ZERO, _SEPARATE = 0, 2
 _STDERR = 2
 _TRANSPOSED = range(5, 9)  # orientations that swap width and height
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP")
@@ -64,6 +66,9 @@ def image_square(
 
 def decoded(data: bytes, image: ImageFile.ImageFile, *, channels: int, colours: Colours = PLAIN, halvings: int = 0) -> Image.Image:
     """An image that `open_image` opened: upright, as grey or RGB, at 1 / 2^halvings of its size. Raises what `image_square` does."""
+    misread = _misread(image)
+    if misread is not None:
+        raise ValueError(misread)
     orientation = orientation_of(image)
     pixels = _decoded(data, image, halvings, channels, colours)
     if orientation != 1:
@@ -96,6 +101,18 @@ def _scale_transparency(image: ImageFile.ImageFile) -> None:
         image.info["transparency"] = colour * spread
     elif isinstance(colour, tuple) and depth == "RGB;16B":
         image.info["transparency"] = tuple(level >> 8 for level in colour)
+
+
+def _misread(image: ImageFile.ImageFile) -> str | None:
+    """What there is to say of a TIFF of which Pillow makes other levels than it has, without a word; None of all others."""
+    tags = getattr(image, "tag_v2", {})  # of a TIFF alone
+    if max(tags.get(_BITS, (1,))) <= 8:
+        return None
+    if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+        return "a TIFF of 16 bits in which 0 is white, which would be read as its negative: save it with 0 for black"
+    if tags.get(_PLANES) == _SEPARATE and image.tile and image.tile[0][0] == "raw":
+        return "a TIFF of 16 bits with each channel in a plane of its own, which would be misread: save it with the channels together"
+    return None
 
 
 @functools.cache

@@ -50,6 +50,8 @@ class FewShotDataConfig(DataConfig):
         if source not in FILES:
             raise DataError(f"{path}: expected a folder, archive or LMDB of image files in folders of classes, not {source}")
         files, left_out = open_files(path, source)[0], LeftOut.of(self)
+        if files.packed() is not None:
+            raise DataError(f"{path}: a pack, whose folders are no classes; give the folder or archive that it was made of")
         files = files.part(left_out.kept(files.key, len(files.names)))
         place = str(files.place)
         if not len(files.names):

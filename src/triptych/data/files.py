@@ -216,7 +216,7 @@ def ending(name: str) -> str:
 
 def is_image(name: str) -> bool:
     """Whether a file of this name is taken for an image; hidden files are not, nor what lies in hidden folders."""
-    return PurePosixPath(name).suffix.lower() in _EXTENSIONS and not _hidden(name)
+    return ending(name) in _EXTENSIONS and not _hidden(name)
 
 
 def _hidden(name: str) -> bool:

@@ -124,13 +124,14 @@ def classes_of(paths: Paths, place: str, *, scheme: ClassesFrom, empty: Sequence
         return None
     if scheme == "prefix":
         return _numbered([_prefix(path[-1], place) for path in paths.parts])
-    unplaced = next((path for path in paths.parts if len(path) < 2), None)
+    parts = [path[1:] if path[0] == "." else path for path in paths.parts]  # ./a/1.png of a tar
+    unplaced = next((path for path in parts if len(path) < 2), None)
     if scheme == "folder" and unplaced is not None:
         reason = f"{place}: {unplaced[-1]} lies in no sub-folder, so it has no class"
         raise DataError(reason, advice="move it, or set {} to prefix or none", setting=LABELS)
     if unplaced is not None:
         return None
-    classes = _numbered([path[0] for path in paths.parts])
+    classes = _numbered([path[0] for path in parts])
     if scheme == "auto" and len(classes.names) < 2:
         return None
     if empty:

@@ -35,6 +35,8 @@ from triptych.data.tfrecord import Records, holds_records, is_split, open_record
 
 FILES = ("folder", "lmdb", "parquet", "tar", "zip")
 """Sources that are made of image files."""
+_SHOWN = 3
+"""Of classes without images."""
 ELSEWHERE = ("tar", "zip", "arrays", "latents")
 """Sources that are read in parts where they are not on this machine."""
 
@@ -87,7 +89,22 @@ def open_images(config: DataConfig, *, left_out: LeftOut | None = None) -> Data:
     """
     listed = LeftOut.of(config) if left_out is None else left_out
     data = _opened(config, listed)
-    return data if left_out is not None else replace(data, notes=(*data.notes, *listed.notes()))
+    own = () if left_out is not None else listed.notes()
+    return replace(data, notes=(*data.notes, *_unlearned(config, data), *own))
+
+
+def _unlearned(config: DataConfig, data: Data) -> tuple[str, ...]:
+    """A warning of classes that no image to train on has, as where held-out images alone have them; else nothing."""
+    names, labels = data.spec.class_names, data.train.labels
+    if names is None or labels is None:
+        return ()
+    absent = np.flatnonzero(np.bincount(labels, minlength=len(names)) == 0)
+    if not len(absent):
+        return ()
+    some = ", ".join(names[k] for k in absent[:_SHOWN]) + (f" and {len(absent) - _SHOWN:,} more" if len(absent) > _SHOWN else "")
+    have, are = ("has", "is") if len(absent) == 1 else ("have", "are")
+    counted = f"{len(absent):,} of {len(names):,} classes {have} no image to train on ({some}) and {are} not learned"
+    return (f"warning: {config.path or config.source}: {counted}",)
 
 
 def _opened(config: DataConfig, left_out: LeftOut) -> Data:

@@ -27,6 +27,7 @@ from triptych.diffusion.networks import of_latents
 from triptych.diffusion.pooling import Pool, make_head
 from triptych.diffusion.timestep_sampling import LOSS_HISTORY, TimestepSamplerName, make_timestep_sampler
 from triptych.diffusion.unet import EncoderConfig, UNetEncoder
+from triptych.nn.images import image_shape, square_side
 
 TOP = 5
 """Accuracy is also counted among this many most probable classes, where there are more."""
@@ -89,13 +90,13 @@ class NoisyClassifier(Model):
     def __init__(self, config: ClassifierConfig, spec: DataSpec) -> None:
         super().__init__()
         self.config = config
-        self.image_shape = (spec.channels, spec.image_size, spec.image_size)
+        self.image_shape = image_shape(spec)
         self.num_classes = _num_classes(spec)
         self.process = NoiseProcess(config.noise)
         try:
             self.network = ClassifierNetwork(
                 config.network,
-                image_size=spec.image_size,
+                image_size=square_side(spec),
                 in_channels=spec.channels,
                 num_classes=self.num_classes,
                 pool=config.pool,

@@ -35,6 +35,7 @@ from triptych.diffusion.paths import PATHS, Path, PathName
 from triptych.diffusion.samplers import Predictor, Step, clipping, steered, without_gradients
 from triptych.diffusion.solvers import LARGEST_SIGMA, RHO, SOLVERS, Churn, euler, heun, noise_levels
 from triptych.diffusion.unet import NO_LABEL
+from triptych.nn.images import image_shape
 
 LevelSamplerName = Literal["heun", "euler", "dpm++2m", "dpm++2m-sde", "unipc", "ode-euler", "ode-heun", "ode-rk4", "sde-euler"]
 """Those of `SOLVERS`, and those along a path of flow matching (path_solvers.py)."""
@@ -165,7 +166,7 @@ class ContinuousModel(GuidableSampler):
     def __init__(self, config: ContinuousConfig, spec: DataSpec) -> None:
         super().__init__()
         self.config, self.sampling = config, config.sampling
-        self.image_shape = (spec.channels, *spec.height_and_width)
+        self.image_shape = image_shape(spec)
         self.num_classes = spec.num_labels(class_conditional=config.class_conditional)
         self.bounded = spec.bounded
 

@@ -25,8 +25,9 @@ from triptych.core.model import LossTerms, Phase
 from triptych.core.rng import Rng
 from triptych.diffusion.continuous import LevelSamplingConfig
 from triptych.diffusion.edm2_network import EDM2Network, EDM2NetworkConfig
-from triptych.diffusion.networks import of_latents, square_side
+from triptych.diffusion.networks import of_latents
 from triptych.diffusion.preconditioned import PreconditionedConfig, PreconditionedModel, c_noise, preconditioned, weight_of
+from triptych.nn.images import square_side
 from triptych.nn.magnitude import force_unit
 
 

@@ -29,6 +29,7 @@ from triptych.diffusion.guided import dropped_labels
 from triptych.diffusion.networks import NetworkConfig, network_for
 from triptych.diffusion.unet import NO_LABEL
 from triptych.nn.forward_mode import directional_derivative
+from triptych.nn.images import image_shape
 
 
 @config
@@ -122,7 +123,7 @@ class MeanFlow(Model):
     def __init__(self, config: MeanFlowConfig, spec: DataSpec) -> None:
         super().__init__()
         self.config, self.sampling = config, config.sampling
-        self.image_shape, self.bounded = (spec.channels, *spec.height_and_width), spec.bounded
+        self.image_shape, self.bounded = image_shape(spec), spec.bounded
         self.num_classes = spec.num_labels(class_conditional=config.class_conditional)
         self.network = network_for(spec, config.network, num_classes=self.num_classes, spans=True)
 

@@ -44,6 +44,7 @@ from triptych.diffusion.samplers import (
 from triptych.diffusion.solvers import LARGEST_SIGMA, SOLVERS, Spacing, num_points, points_of
 from triptych.diffusion.timestep_sampling import LOSS_HISTORY, TimestepSamplerName, make_timestep_sampler
 from triptych.diffusion.unet import NO_LABEL, UNetConfig
+from triptych.nn.images import image_shape
 
 Conditions = tuple[Tensor | None, ...]
 """What the network gets after x and t: the labels (b,), or None, and before them what else the model goes by."""
@@ -164,7 +165,7 @@ class DiffusionModel(Model):
     def __init__(self, config: DiffusionConfig, spec: DataSpec) -> None:
         super().__init__()
         self.config, self.sampling = config, config.sampling
-        self.image_shape, self.bounded = (spec.channels, *spec.height_and_width), spec.bounded
+        self.image_shape, self.bounded = image_shape(spec), spec.bounded
         self.num_classes = spec.num_labels(class_conditional=config.class_conditional)
         self.diffusion = GaussianDiffusion(config.diffusion)
         self.network = self.network_for(spec, out_channels=spec.channels * (2 if config.diffusion.learns_variance else 1))

@@ -6,6 +6,7 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError
 from triptych.diffusion.dit import DiT, DiTConfig
 from triptych.diffusion.unet import ANOTHER_SIZE, UNet, UNetConfig
+from triptych.nn.images import square_side
 
 NetworkConfig = UNetConfig | DiTConfig
 Network = UNet | DiT
@@ -29,14 +30,6 @@ def network_for(
         return UNet(config, image_size=size, in_channels=channels, out_channels=outputs, num_classes=num_classes, spans=spans)
     except ConfigError as error:
         raise of_latents(error, spec).inside("network") from None
-
-
-def square_side(spec: DataSpec, *, instead: str = "") -> int:
-    """The side of the images of `spec`; ConfigError where they are no squares. `instead`: what else can be done about it."""
-    height, width = spec.height_and_width
-    if height != width:
-        raise ConfigError("", f"a U-Net takes squares, not images of {height} x {width} pixels; {instead}leave out data.width")
-    return height
 
 
 def of_latents(error: ConfigError, spec: DataSpec) -> ConfigError:

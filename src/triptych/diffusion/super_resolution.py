@@ -23,8 +23,8 @@ from triptych.core.model import Report
 from triptych.core.rng import Rng
 from triptych.diffusion.counting import network_calls
 from triptych.diffusion.model import Conditions, DiffusionConfig, DiffusionModel
-from triptych.diffusion.networks import square_side
 from triptych.diffusion.unet import UNet, UNetConfig
+from triptych.nn.images import check_drawn, square_side
 
 
 @config
@@ -105,6 +105,7 @@ class SuperResolution(DiffusionModel):
         wanted = (self.image_shape[0], self.input_size, self.input_size)
         if tuple(batch.images.shape[1:]) != wanted:
             raise ConfigError("images", f"got images of shape {tuple(batch.images.shape[1:])}, expected {wanted}")
+        check_drawn(rng, len(batch))
         labels = None if self.num_classes is None else self.checked_labels(batch.labels, len(batch))
         return self.last_image(self.trajectory(rng, (batch.images, labels), settings), settings, report)
 

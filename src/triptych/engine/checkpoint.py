@@ -29,7 +29,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from triptych.core.errors import CheckpointError
-from triptych.core.files import explain, remove, replace_folder, sync, whole
+from triptych.core.files import explain, explained, remove, replace_folder, sync, whole
 from triptych.core.reading import sha256_of
 from triptych.core.tensors import load_tensors
 from triptych.engine.distributed import World
@@ -162,8 +162,6 @@ def load_checkpoint(path: Path, *, files: Wanted = None) -> Checkpoint:
 
     Raises CheckpointError that names the file when one is missing, damaged or of an unknown format, or has weights that are not finite.
     """
-    if not path.is_dir():
-        raise CheckpointError(f"there is no checkpoint {path}")
     state = read_state(path / STATE)
     parts: dict[str, dict[str, str]] = {}
     for name, digest in state["files"].items():
@@ -243,24 +241,21 @@ def remove_checkpoint(folder: Path, number: int) -> None:
     path = checkpoint_path(folder, number)
     doomed = folder / f"{_TEMPORARY}{path.name}-removed"
     remove(doomed)
-    try:
+    with explained(f"remove checkpoint {path}"):
         os.rename(path, doomed)  # first, so that nobody sees a half of it; `sweep` removes what remains
-    except OSError as error:
-        raise CheckpointError(f"cannot remove checkpoint {path}: {explain(error)}") from error
     remove(doomed)
 
 
 def sweep(folder: Path) -> None:
-    """Removes what interrupted writes and removals left. Only for the process that holds the lock of the run."""
-    if not folder.is_dir():
-        return
-    for aside in folder.glob(REPLACED + "*"):
-        target = folder / aside.name.removeprefix(REPLACED)
-        if not target.exists():
-            os.rename(aside, target)
-    for pattern in (_TEMPORARY, REPLACED):
-        for leftover in folder.glob(pattern + "*"):
-            remove(leftover)
+    """Removes what interrupted writes and removals left. Only for the process that holds the lock of the run. Raises CheckpointError."""
+    with explained(f"put the checkpoints in {folder} in order"):
+        for aside in folder.glob(REPLACED + "*"):
+            target = folder / aside.name.removeprefix(REPLACED)
+            if not target.exists():
+                os.rename(aside, target)
+        for pattern in (_TEMPORARY, REPLACED):
+            for leftover in folder.glob(pattern + "*"):
+                remove(leftover)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], *, notes: Mapping[str, str] | None = None) -> str:

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 from torch import Tensor
 
 from triptych.core.batch import Batch, RawBatch
-from triptych.core.errors import CheckpointError, RunError, Stopped, UserError
-from triptych.core.files import explain
+from triptych.core.errors import RunError, Stopped, UserError
+from triptych.core.files import explained
 from triptych.core.model import Model, Phase, TrainingProgress
 from triptych.engine.allocator import keep_freed_memory
 from triptych.engine.averaged_weights import AveragedWeights
@@ -324,8 +324,9 @@ class Loop:
             self.reporting.progress.update(self.images_seen)
         drawing = self._due(train.sample_every, before)
         if drawing and self.world.is_main:
-            for ending in self.callables.grids:  # of a past that was given up: what is not there when the run goes on is drawn
-                self._grid_path(ending).unlink(missing_ok=True)
+            for path in map(self._grid_path, self.callables.grids):  # of a past that was given up: what is not there is drawn
+                with explained(f"remove {path}"):
+                    path.unlink(missing_ok=True)
         if self._passed(train.snapshot_every, before):
             self._snapshot()  # before the checkpoint: where a run goes on, all that fell due until then are there
         validating = not stopped and self._due(train.validate_every, before)
@@ -403,11 +404,8 @@ class Loop:
         self._check()
         for ending, grid in grids.items():
             path = self._grid_path(ending)
-            try:
-                with self.averaged.applied(self.images_seen), self._watch(f"samples/{path.name}") as watch:
-                    grid(path, watch)
-            except OSError as error:
-                raise CheckpointError(f"cannot write {path}: {explain(error)}") from error
+            with explained(f"write {path}"), self.averaged.applied(self.images_seen), self._watch(f"samples/{path.name}") as watch:
+                grid(path, watch)
             if self.reporting is not None and not ending:
                 self.reporting.log.image(self.images_seen, path)
 

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from triptych.core.errors import CheckpointError, ConfigError, printable
-from triptych.core.files import explain, write_text
+from triptych.core.errors import ConfigError, printable
+from triptych.core.files import explain, explained, write_text
 from triptych.core.reading import parsed_json
 from triptych.engine.config import LogConfig
 from triptych.engine.run_directory import RunDirectory
@@ -135,11 +135,9 @@ class MetricLog:
 
     def _append(self, values: Mapping[str, Any]) -> None:
         finite = {name: value if not isinstance(value, float) or math.isfinite(value) else str(value) for name, value in values.items()}
-        try:
+        with explained(f"write {self._run.metrics_path}"):
             _write(self._metrics, (json.dumps(finite, allow_nan=False) + "\n").encode())
             os.fsync(self._metrics.fileno())
-        except OSError as error:
-            raise CheckpointError(f"cannot write {self._run.metrics_path}: {explain(error)}") from error
 
 
 def _write(file: IO[bytes], line: bytes) -> None:
@@ -150,15 +148,13 @@ def _write(file: IO[bytes], line: bytes) -> None:
 
 def _open_to_append(path: Path) -> IO[bytes]:
     """The file, unbuffered, positioned at the start of a line: a torn last line is ended first."""
-    try:
+    with explained(f"write {path}"):
         file = path.open("ab+", buffering=0)
         if file.tell() > 0:
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":
                 file.write(b"\n")
         return file
-    except OSError as error:
-        raise CheckpointError(f"cannot write {path}: {explain(error)}") from error
 
 
 class _TensorBoard:
@@ -169,23 +165,25 @@ class _TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ConfigError("log.tensorboard", 'needs the package tensorboard: pip install "triptych[logs]"') from error
-        self._make = lambda purge_step: SummaryWriter(str(folder), purge_step=purge_step)
+        self._folder, self._make = folder, lambda purge_step: SummaryWriter(str(folder), purge_step=purge_step)
         self._writer: SummaryWriter | None = None
 
     def resumed(self, images: int) -> None:
-        self._writer = self._make(images + 1)  # hides points at this step and later
+        with explained(f"write {self._folder}"):
+            self._writer = self._make(images + 1)  # hides points at this step and later
 
     def write(self, images: int, values: Mapping[str, float]) -> None:
-        writer = self._open()
-        for name, value in values.items():
-            writer.add_scalar(name, value, global_step=images)
-        writer.flush()
+        with explained(f"write {self._folder}"):
+            writer = self._open()
+            for name, value in values.items():
+                writer.add_scalar(name, value, global_step=images)
+            writer.flush()
 
     def image(self, images: int, path: Path) -> None:
         import numpy as np
         from PIL import Image
 
-        with Image.open(path, formats=("PNG",)) as picture:
+        with explained(f"write {self._folder}"), Image.open(path, formats=("PNG",)) as picture:
             self._open().add_image("samples", np.array(picture.convert("RGB")), global_step=images, dataformats="HWC")
 
     def close(self) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from triptych.core.errors import CheckpointError
-from triptych.core.files import explain, write_text
+from triptych.core.files import explained, write_text
 
 WARMUP_STEPS = 3
 _ROWS = 60
@@ -52,10 +51,8 @@ class Profiler:
 
     def _write(self, recorded: Any) -> None:
         order = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
-        try:
+        with explained(f"write the profile in {self._folder}"):
             self._folder.mkdir(parents=True, exist_ok=True)
             recorded.export_chrome_trace(str(self._folder / "trace.json"))
             table = recorded.key_averages().table(sort_by=order, row_limit=_ROWS, max_name_column_width=80)
             write_text(self._folder / "table.txt", table + "\n")
-        except OSError as error:
-            raise CheckpointError(f"cannot write the profile in {self._folder}: {explain(error)}") from error

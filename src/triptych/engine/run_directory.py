@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from triptych.core.errors import CheckpointError, nearest
-from triptych.core.files import explain, remove, sweep, sync, write_text
+from triptych.core.files import explain, explained, remove, sweep, sync, write_text
 from triptych.core.locks import Held, Lock
 from triptych.core.reading import parsed_json, read_regular
 
@@ -116,16 +116,19 @@ class RunDirectory:
 
     def require(self) -> None:
         """Raises CheckpointError where the run was removed or renamed while it was trained: nobody would find further files."""
-        if not self.exists():
-            raise CheckpointError(f"{self.root} was removed or renamed while the run was trained: nothing can be saved there any more")
+        try:
+            self.config_path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            gone = f"{self.root} was removed or renamed while the run was trained: nothing can be saved there any more"
+            raise CheckpointError(gone) from None
+        except OSError as error:
+            raise CheckpointError(f"cannot read {self.config_path}: {explain(error)}") from error
 
     def write_config(self, document: dict[str, Any]) -> None:
         """Writes config.json, whole or not at all, with a format number in front."""
-        try:
+        with explained(f"write {self.config_path}"):
             write_text(self.config_path, json.dumps({"format": FORMAT, **document}, indent=2) + "\n")
             sync(self.root)
-        except OSError as error:
-            raise CheckpointError(f"cannot write {self.config_path}: {explain(error)}") from error
 
     def read_config(self) -> dict[str, Any]:
         """The document of `write_config`. Raises CheckpointError where there is no run or config.json cannot be read."""
@@ -149,11 +152,10 @@ class RunDirectory:
     def lock(self) -> Lock:
         """The exclusive right to train here. Raises CheckpointError when another process has it."""
         try:
-            return Lock(self.root / ".lock")
+            with explained(f"write to the run directory {self.root}"):
+                return Lock(self.root / ".lock")
         except Held as holder:
             raise CheckpointError(f"another process ({holder}) trains in {self.root}: stop it, or choose another directory") from None
-        except OSError as error:
-            raise CheckpointError(f"cannot write to the run directory {self.root}: {explain(error)}") from error
 
     def sweep(self) -> None:
         """Removes temporary files that killed writers left, also those of sample grids. Only for the holder of the lock."""
@@ -223,15 +225,16 @@ def checkpoint_path(folder: Path, images_seen: int) -> Path:
     """Where the checkpoint made after `images_seen` images is, or will be."""
     path = folder / f"{images_seen:09d}"
     aside = folder / f"{REPLACED}{path.name}"
-    return aside if not path.exists() and aside.exists() else path
+    return aside if not os.path.exists(path) and os.path.exists(aside) else path  # what cannot be looked at is said by who reads it
 
 
 def list_checkpoints(folder: Path) -> list[int]:
     """Images seen of every finished checkpoint, ascending; empty where there is no such folder."""
-    if not folder.is_dir():
-        return []
     try:
-        names = [path.name.removeprefix(REPLACED) for path in folder.iterdir() if path.is_dir()]
+        with os.scandir(folder) as entries:
+            names = [entry.name.removeprefix(REPLACED) for entry in entries if entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be read: {explain(error)}") from error
     return sorted({int(name) for name in names if re.fullmatch(r"\d{9,}", name)})

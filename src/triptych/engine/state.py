@@ -54,8 +54,9 @@ def read_state(path: Path) -> dict[str, Any]:
     """The fields of a state.json, without its digest. Raises CheckpointError that names the file and the field that is wrong."""
     try:
         state = parsed_json(read_regular(path, most=_LARGEST))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing") from None
+    except (FileNotFoundError, NotADirectoryError):
+        missing = f"{path} is missing" if path.parent.is_dir() else f"there is no checkpoint {path.parent}"
+        raise CheckpointError(missing) from None
     except OSError as error:
         raise NotNow(f"cannot read {path}: {explain(error)}") from error
     except ValueError:

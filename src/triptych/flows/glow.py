@@ -31,6 +31,7 @@ from triptych.flows.dequantization import Dequantization
 from triptych.flows.layers import CouplingName, MixingName, ZeroLinear, full_precision
 from triptych.flows.memory import MemoryName
 from triptych.flows.multiscale import Encoded, Extent, MultiscaleFlow, StepSettings
+from triptych.nn.images import check_drawn, image_shape, square_side
 from triptych.nn.precision import without_tf32
 
 MOST_LEVELS = 16
@@ -119,8 +120,8 @@ class GlowConfig(ModelConfig):
         return dataclasses.replace(self, levels=2, depth=2, width=16, init_images=32)
 
     def build(self, spec: DataSpec) -> Glow:
-        """The model with fresh weights; raises ConfigError for image sizes that the levels do not divide, and for missing labels."""
-        if spec.image_size % 2**self.levels:
+        """The model with fresh weights; raises ConfigError for sizes that it cannot take, and for missing labels."""
+        if square_side(spec, taker="Glow") % 2**self.levels:
             wanted = f"an image size that is a multiple of {2**self.levels}; give fewer, or another data.image_size"
             raise ConfigError("levels", f"got {self.levels} for images of {spec.image_size} pixels, expected {wanted}")
         return Glow(self, spec)
@@ -139,7 +140,7 @@ class Glow(Model):
     def __init__(self, config: GlowConfig, spec: DataSpec) -> None:
         super().__init__()
         self.config, self.sampling, self.init_images = config, config.sampling, config.init_images
-        self.image_shape = (spec.channels, spec.image_size, spec.image_size)
+        self.image_shape = image_shape(spec)
         self.dequantization = Dequantization(config.bits, math.prod(self.image_shape))
         self.num_classes = spec.num_labels(class_conditional=config.class_conditional)
         self.network = MultiscaleFlow(
@@ -259,6 +260,7 @@ class Glow(Model):
         if noise is None and settings.dequantization == "uniform":
             if rng is None:
                 raise ConfigError("dequantization", "got uniform, which needs an rng; give one, or noise")
+            check_drawn(rng, len(images))
             u = self._uniform(rng)
         with _exactly(images):
             of = self.dequantization.of_values if images.dtype == torch.uint8 else self.dequantization.of_images

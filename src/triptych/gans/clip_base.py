@@ -43,7 +43,7 @@ from triptych.gans.losses import feature_matching, l1
 from triptych.gans.lucas_kanade import lucas_kanade
 from triptych.gans.model import GENERATOR, Contest, weighted_terms
 from triptych.gans.paired_base import PairedGAN, PairedGANConfig
-from triptych.gans.translation_base import PERCEPTUAL, GeneratorConfig
+from triptych.gans.translation_base import GeneratorConfig
 from triptych.gans.video_discriminators import VideoDiscriminator, VideoDiscriminatorConfig
 from triptych.nn.raft import Raft, RaftConfig
 
@@ -176,7 +176,8 @@ class ClipGAN(PairedGAN):
     ) -> None:
         """`past_frames`: of a clip, how many before it the generator sees."""
         given = {"labels": labels, "sizes": sizes, "translation": config.translation}
-        super().__init__(config, replace(spec, inputs=labels.inputs), generator, discriminator, **given, partial=True)
+        frame = replace(spec, inputs=labels.inputs, frames=None, clip_length=None)
+        super().__init__(config, frame, generator, discriminator, **given, partial=True)
         self.spec, self.past_frames = spec, past_frames
         self.largest_from = 0 if spec.clip_length is None else spec.clip_length.longest_from
         self.flow_name = next((entry.name for entry in spec.inputs if entry.kind == "flow"), None)
@@ -419,9 +420,8 @@ class ClipGAN(PairedGAN):
         """
         frames = list(self._clip(batch.inputs, batch.images.shape[1]))
         real = batch.images.unbind(1)
-        distances = {"l1": torch.stack([l1(*pair) for pair in zip(frames, real, strict=True)]).mean(0)}
-        if self.perceptual is not None and self.perceptual.network.loaded:
-            distances[PERCEPTUAL] = torch.stack([self.perceptual(*pair) for pair in zip(frames, real, strict=True)]).mean(0)
+        compared = [self.compared(*pair) for pair in zip(frames, real, strict=True)]
+        distances = {name: torch.stack([frame[name] for frame in compared]).mean(0) for name in compared[0]}
         if self.teacher != "none" and (self.raft is None or self.raft.loaded) and len(frames) > 1:
             errors, counted = [], []
             for t in range(1, len(frames)):
@@ -446,10 +446,6 @@ class ClipGAN(PairedGAN):
             yield image
             past = [*past, now][-self.past_frames :]
             made = _with_next(made, image, most=self.past_frames)
-
-    def deterministic(self, batch: Batch, label: Float[Tensor, "b n h w"]) -> Float[Tensor, "b c h w"]:
-        """The images of label maps as first frames."""
-        return self.frame_of(label, None, None, batch.inputs).image
 
     # Translation --------------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from triptych.gans.augmentation import View
 from triptych.gans.init import InitConfig
 from triptych.gans.model import GAN, GENERATOR, Contest, Discriminate, GANConfig
 from triptych.gans.penalties import PenaltyConfig
+from triptych.nn.images import image_shape
 
 
 @config
@@ -63,7 +64,7 @@ class NoiseGAN(GAN):
         super().__init__(config, generator, discriminator, partial=partial)
         if self.ada is not None:
             require_colours(config.ada, spec.channels)
-        self.image_shape = (spec.channels, *spec.height_and_width)
+        self.image_shape = image_shape(spec)
         self.num_classes = spec.num_labels(class_conditional=config.class_conditional)
 
     @abstractmethod

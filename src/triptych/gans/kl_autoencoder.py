@@ -14,6 +14,7 @@ first two terms, and W the weight of the decoder's last convolution (Eq. 25; as 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import ClassVar, Literal, Self
@@ -37,6 +38,7 @@ from triptych.gans.perceptual import PerceptualConfig, PerceptualLoss
 from triptych.gans.translation_base import PERCEPTUAL, check_perceptual, check_sides
 from triptych.nn.collectives import summed
 from triptych.nn.gradients import gradient
+from triptych.nn.images import check_drawn, image_shape
 
 _ADDED, _MOST = 1e-4, 1e4  # of lambda
 
@@ -133,7 +135,7 @@ class KLAutoencoder(GAN):
         self.encoding, self.image_channels = config.encoding, spec.channels
         self.retains_graph = config.adaptive and config.adversarial_weight > 0
         self.couples_samples = self.couples_samples or self.retains_graph
-        self.dimensions = spec.channels * spec.height_and_width[0] * spec.height_and_width[1]
+        self.dimensions = math.prod(image_shape(spec))
         "Numbers of an image: d."
         self.perceptual = PerceptualLoss(config.perceptual) if config.perceptual_weight > 0 else None
         if self.perceptual is not None:
@@ -241,7 +243,8 @@ class KLAutoencoder(GAN):
     ) -> list[Tensor]:
         """One level of latents (b, z, h / f, w / f): means, or with `settings.sample` drawn by `rng`."""
         posterior = self.posterior(images)
-        sampled = settings_like(self.encoding, settings).sample
+        if sampled := settings_like(self.encoding, settings).sample:
+            check_drawn(rng, len(images))
         return [posterior.at(self._noise(images, rng)) if sampled else posterior.mean]
 
     @torch.no_grad()

@@ -171,9 +171,7 @@ class GroupNorm(nn.GroupNorm):
 
     def forward(self, input: Float[Tensor, "b c *hw"]) -> Float[Tensor, "b c *hw"]:
         """The normalised input, of its own type."""
-        with torch.autocast(input.device.type, enabled=False):
-            wide = widened(input)
-            return super().forward(wide).to(input.dtype)
+        return super().forward(widened(input)).to(input.dtype)
 
 
 class ConditionalNorm(nn.Module):

@@ -10,7 +10,6 @@ L1 distance that of pix2pix (Isola et al. 2017, arXiv 1611.07004, Eq. 3).
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
@@ -103,12 +102,6 @@ class PairedGAN(TranslationGAN):
         super().__init__(config, spec, generator, discriminator, **given)
         self.labels, self.sources = labels, spec.inputs
 
-    # What a model says --------------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def deterministic(self, batch: Batch, label: Float[Tensor, "b n h w"]) -> Float[Tensor, "b c h w"]:
-        """In evaluation mode, the images of label maps with nothing drawn, to be compared with the real ones."""
-
     # Training -----------------------------------------------------------------------------------------------------------
 
     def contests(self, made: Painted, batch: Batch, rng: Rng) -> list[Contest]:
@@ -138,12 +131,11 @@ class PairedGAN(TranslationGAN):
             terms["l1"] = l1(fake, batch.images)
         return terms
 
-    def distances(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
-        """l1, and perceptual where that has its weights, between real images and those that `deterministic` makes of their label maps."""
-        images = self.deterministic(batch, self.labels(batch.inputs))
-        distances = {"l1": l1(images, batch.images)}
+    def compared(self, images: Float[Tensor, "b c h w"], real: Float[Tensor, "b c h w"]) -> dict[str, Float[Tensor, " b"]]:
+        """How far images are from the real ones: l1, and perceptual where that has its weights."""
+        distances = {"l1": l1(images, real)}
         if self.perceptual is not None and self.perceptual.network.loaded:
-            distances[PERCEPTUAL] = self.perceptual(images, batch.images)
+            distances[PERCEPTUAL] = self.perceptual(images, real)
         return distances
 
     # Translation --------------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from triptych.gans.paired_base import Painted, PairedGAN, PairedGANConfig
 from triptych.gans.translation_base import GeneratorConfig
 from triptych.gans.weight_norms import WeightNorm
 from triptych.nn.collectives import gathered
+from triptych.nn.images import check_drawn
 from triptych.nn.instance_edges import instance_edges
 from triptych.nn.precision import widened
 
@@ -246,13 +247,14 @@ class Pix2PixHD(PairedGAN):
         return False
 
     def made(self, batch: Batch, rng: Rng) -> Painted:
-        """What `deterministic` makes."""
-        label = self.labels(batch.inputs)
-        return Painted(label, self.deterministic(batch, label))
-
-    def deterministic(self, batch: Batch, label: Float[Tensor, "b n h w"]) -> Float[Tensor, "b c h w"]:
         """The images with the looks of the real ones' instances."""
-        return self.generator(label=label, features=self._features(batch.images, batch.inputs) if self.num_clusters else None)
+        label = self.labels(batch.inputs)
+        features = self._features(batch.images, batch.inputs) if self.num_clusters else None
+        return Painted(label, self.generator(label=label, features=features))
+
+    def distances(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
+        """Those of the images that are made in training."""
+        return self.compared(self.made(batch, rng).images, batch.images)
 
     def example(self, batch: Batch, *, settings: Config) -> Example:
         """The label maps and what belongs to them, and the real images; these as style images too where no looks were kept."""
@@ -292,6 +294,7 @@ class Pix2PixHD(PairedGAN):
         elif self.num_clusters:
             if not self.generator.encoder.kept_any:
                 raise ConfigError(STYLE, "missing: these weights have kept no looks of instances (only averages do); give style images")
+            check_drawn(rng, len(label))
             classes = self.labels.first_classes(inputs)
             choices = rng.integers("look", self.num_clusters, classes.shape[1])
             features = self.generator.encoder.kept(classes, choices=choices)

@@ -34,6 +34,7 @@ from triptych.gans.norms import NO_NORM, AdaptiveNorm, Norm, NormKind, SharedMap
 from triptych.gans.paired_base import Painted, PairedGAN, PairedGANConfig
 from triptych.gans.translation_base import GeneratorConfig
 from triptych.gans.weight_norms import WeightNorm
+from triptych.nn.images import check_drawn
 from triptych.nn.precision import widened
 from triptych.nn.resample import enlarged, resized
 
@@ -384,9 +385,11 @@ class SPADE(PairedGAN):
         assert out.mu is not None
         return Painted(label, out.fake_images, {"kl": gaussian_kl(out.mu, out.logvar)} if self.config.kl_weight > 0 else {})
 
-    def deterministic(self, batch: Batch, label: Float[Tensor, "b n h w"]) -> Float[Tensor, "b c h w"]:
-        """The images in the style z = 0, the mean of N(0, I): the encoder would be shown the answer."""
-        return self.generator(label=label, z=None if self.style_dims is None else label.new_zeros(len(label), self.style_dims)).fake_images
+    def distances(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
+        """Those of images in the style z = 0, the mean of N(0, I): the encoder would be shown the answer."""
+        label = self.labels(batch.inputs)
+        z = None if self.style_dims is None else label.new_zeros(len(label), self.style_dims)
+        return self.compared(self.generator(label=label, z=z).fake_images, batch.images)
 
     @torch.no_grad()
     def translate(self, inputs: Mapping[str, Tensor], rng: Rng, *, settings: Config) -> Float[Tensor, "b c h w"]:
@@ -400,5 +403,6 @@ class SPADE(PairedGAN):
         if images is not None:
             z = self.generator.encode(images.flatten(0, 1))[0].unflatten(0, images.shape[:2]).mean(1)
         elif self.style_dims is not None:
+            check_drawn(rng, len(label))
             z = settings.temperature * rng.normal("style", self.style_dims)
         return self.generator(label=label, z=z).fake_images

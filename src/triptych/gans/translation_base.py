@@ -13,6 +13,7 @@ from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.gans.model import GAN, GENERATOR, GANConfig
 from triptych.gans.perceptual import PerceptualConfig, PerceptualLoss
+from triptych.nn.images import image_shape
 
 Styles = Literal["none", "optional", "required"]
 PERCEPTUAL = "perceptual"
@@ -87,7 +88,7 @@ class TranslationGAN(GAN):
         super().__init__(config, generator, discriminator, partial=partial)
         self.translation = translation
         self.sources = (InputSpec(name=IMAGES, kind="image", channels=spec.channels),)
-        self.output_channels = spec.channels
+        self.output_channels, *_ = image_shape(spec)
         self.stride, self.least_size = sizes.stride, sizes.least_size
         self.perceptual = None if perceptual is None else PerceptualLoss(perceptual)
         if perceptual is not None:

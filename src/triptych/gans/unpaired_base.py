@@ -25,6 +25,7 @@ from triptych.gans.losses import l1
 from triptych.gans.model import Contest, GANConfig
 from triptych.gans.perceptual import PerceptualConfig
 from triptych.gans.translation_base import GeneratorConfig, TranslationGAN, check_perceptual, check_sides
+from triptych.nn.images import check_drawn
 
 Direction = Literal["a-to-b", "b-to-a"]
 
@@ -286,6 +287,8 @@ class UnpairedGAN(TranslationGAN):
         for images that do not fit.
         """
         images, style = self.content_and_style(inputs)
+        if style is None and self.random_styles:
+            check_drawn(rng, len(images))
         settings, a, b = settings_like(self.config.translation, settings), self.generator.autoencoder_a, self.generator.autoencoder_b
         source, target = (a, b) if settings.direction == "a-to-b" else (b, a)
         code = self.code(style, rng, encoder=target, settings=settings)

@@ -34,5 +34,5 @@ class Shapes:
             raise CheckpointError(f"the file is incomplete: it has no {name}")
         shape = tuple(self.state[name].shape)
         if len(shape) < axes or 0 in shape:
-            raise CheckpointError(f"{name} has shape {list(shape)}, expected {axes} axes")
+            raise CheckpointError(f"{name} has shape {list(shape)}, expected at least {axes} axes, none of them of length 0")
         return shape

@@ -58,6 +58,34 @@ def flow_digits_unet() -> RunConfig:
     return replace(recipe, model=replace(recipe.model, network=unet.network), train=train)
 
 
+def flow_small() -> RunConfig:
+    """Flow matching with a U-Net on your own folder of images, 32x32, 1.3M parameters; for two CPU cores.
+
+    Of what was tried on photos for a short time, it came nearest to them (benchmarks/first_hour.py). Samples take 20 network calls.
+    --data.image-size 64 makes larger ones; the latents of autoencoder-small are learned as images are.
+    """
+    recipe = flow_digits()
+    assert isinstance(recipe.model, FlowMatchingConfig)
+    network = UNetConfig(
+        num_channels=32,
+        num_res_blocks=1,
+        channel_mult=(1, 2, 2),
+        attention_resolutions=(),  # but in the middle, so that sides may be any multiples of 4
+        num_head_channels=32,
+        resblock_updown=True,
+        dropout=0.1,
+    )
+    every = 100_000
+    return replace(
+        recipe,
+        model=FlowMatchingConfig(
+            network=network, times="logit-normal", time_scale=1000, sampling=LevelSamplingConfig(sampler="unipc", steps=20)
+        ),
+        data=DataConfig(image_size=32, decode="reduced"),
+        train=replace(recipe.train, total_images=400_000, checkpoint_every=every, sample_every=every, validate_every=every),
+    )
+
+
 def flow_photos64() -> RunConfig:
     """Flow matching with a transformer on your own folder of images, 64x64, 32.5M parameters; for one GPU.
 

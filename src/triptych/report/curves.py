@@ -82,7 +82,7 @@ class Curve:
             before = self.points[-1] if self.points else Point(0, 0.0, 0.0)
             self.points += [_moved(mean, before, images)] if before.images < images else []
         self._recent.extend(self._waiting)
-        self.newest = next((point.value for point in reversed([*self.points, *self._waiting])), math.nan)
+        self.newest = next((point.value for point in reversed([*self.points, *self._recent])), math.nan)
 
     def drawn(self) -> list[Point]:
         """All points, the lines that wait for their fellows as a last one."""

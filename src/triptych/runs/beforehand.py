@@ -12,15 +12,13 @@ from triptych.data.fingerprint import refuse_held_out
 from triptych.data.source import located_anywhere
 from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
-from triptych.engine.schedule import refuse_impossible, refuse_single_frames, refuse_unknown_phases
 from triptych.recipes.config import RunConfig
 from triptych.runs.beginning import begin, same_images, same_objects
 from triptych.runs.document import with_own_list
 from triptych.runs.latent_space import autoencoder_of
 from triptych.runs.stored import outline
-from triptych.runs.training import initialize_from
+from triptych.runs.training import initialize_from, prepare_model
 from triptych.runs.training_scores import TrainingScores, names_and_embedder
-from triptych.runs.weights import load_frozen_networks
 
 _CPU = torch.device("cpu")  # that of a login node says nothing of those that will train: only settings are compared
 
@@ -57,10 +55,7 @@ def refuse_at_start(
     if config.train.shard == "hybrid" and config.train.shard_size is None:  # torchrun tells it to the processes
         config = config.updated({"train": {"shard_size": of_each_machine}})
     train = config.train
-    refuse_impossible(model, train, World(0, processes, _CPU))
-    refuse_single_frames(spec.clip_length, train)
-    refuse_unknown_phases(config.optim, model.phases, absent=model.absent_phases)
-    load_frozen_networks(model)
+    prepare_model(model, config, spec, World(0, processes, _CPU))
     if watched and is_address(config.data.path):
         names_and_embedder(train, alone)
     elif watched:

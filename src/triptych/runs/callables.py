@@ -115,28 +115,23 @@ def _grids(model: Model, data: Data, config: RunConfig, directory: RunDirectory,
     """What draws each grid of samples, or of what is made of held-out images, by the end of its name; none for a model that makes none."""
     train, count = config.train, config.train.sample_count
     size = train.at_once(world.size)  # what fits into memory with gradients fits without
+
+    def grid(request: Request, write: Callable[[Path, np.ndarray], None]) -> Grid:
+        def draw(path: Path, watch: Watch) -> None:
+            parts = in_memory(drawing(model, request, batch_size=size, device=world.device), world, watch)
+            if world.is_main:
+                write(path, assembled(parts, request.count)["images"])
+
+        return draw
+
     if isinstance(model, Translator) and count:
         return translated_grids(model, data, count=count, precision=train.precision, batch_size=size, world=world)
     if not isinstance(model, Sampler | Upsampler | Encoder) or not count or data.spec.pictured.channels not in (1, 3):
         return {}
     if not isinstance(model, Sampler):
         made = upsampled_grid if isinstance(model, Upsampler) else reconstructed_grid
-        request, write = made(model, data, count=count, precision=train.precision)
-        return {"": functools.partial(_draw_grid, model, request, write, size, world)}
+        return {"": grid(*made(model, data, count=count, precision=train.precision))}
     labels = label_list(model.num_classes, data.spec, count=count, given=None)
     request = Request(count, 0, labels, model.sampling, train.precision, shown=shown_by(data.spec, world, directory))
-    write = functools.partial(_write_samples, labels=request.labels)
-    further = {f"-{name}": dataclasses.replace(request, settings=settings) for name, settings in model.grids.items()}
-    return {ending: functools.partial(_draw_grid, model, wanted, write, size, world) for ending, wanted in {"": request, **further}.items()}
-
-
-def _draw_grid(
-    model: Model, request: Request, write: Callable[[Path, np.ndarray], None], batch_size: int, world: World, path: Path, watch: Watch
-) -> None:
-    parts = in_memory(drawing(model, request, batch_size=batch_size, device=world.device), world, watch)
-    if world.is_main:
-        write(path, assembled(parts, request.count)["images"])
-
-
-def _write_samples(path: Path, images: np.ndarray, *, labels: np.ndarray | None) -> None:
-    write_grid(path, Samples(images, labels))
+    requests = {"": request} | {f"-{name}": dataclasses.replace(request, settings=settings) for name, settings in model.grids.items()}
+    return {ending: grid(wanted, lambda path, images: write_grid(path, Samples(images, labels))) for ending, wanted in requests.items()}

@@ -56,8 +56,8 @@ class Candidate:
 
 _DIFFUSION = (
     Candidate("edm-photos64", 64, 1_000_000, "EDM with 62M parameters"),
-    Candidate("edm-digits", 64, 300_000, "EDM with a small network"),
-    Candidate("edm-digits", 32, 0, "EDM with a small network"),
+    Candidate("flow-small", 64, 300_000, "flow matching with a small U-Net"),
+    Candidate("flow-small", 32, 0, "flow matching with a small U-Net"),
 )
 _GANS = (
     Candidate("stylegan2-auto128", 128, 4_000_000, "StyleGAN2 with ADA, 23M parameters"),

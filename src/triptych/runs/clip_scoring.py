@@ -31,26 +31,27 @@ from triptych.data.pans import PanDataConfig
 from triptych.data.skipping import Spread
 from triptych.engine.distributed import open_world
 from triptych.engine.progress import Watch, unwatched
-from triptych.evaluation.clip_metric import CLIP_METRICS, FVD, SHARPNESS, WARPING_ERROR, ClipMetricConfig, Features, open_i3d, sharpness
+from triptych.evaluation.clip_metric import CLIP_METRICS, FVD, SHARPNESS, WARPING_ERROR, ClipMetricConfig, open_i3d, sharpness
 from triptych.evaluation.feature_set import FeatureSet, Figure, SetMetricConfig
-from triptych.evaluation.pair_metric import PAIR_METRICS, PairMeasure, PairMetricConfig, mean
+from triptych.evaluation.pair_metric import PAIR_METRICS, PairMetricConfig, mean
 from triptych.evaluation.set_metric import SET_METRICS
 from triptych.gans.flow import confidence, inside, leads_home, warping_error
 from triptych.gans.lucas_kanade import lucas_kanade
 from triptych.nn.raft import Raft
-from triptych.runs.files import check_figures
+from triptych.runs.figure_files import figures_place, place_in_run, taken_since
 from triptych.runs.first_frames import run_first_frames
 from triptych.runs.given.collection import stamp
 from triptych.runs.given.data_images import contents, reopened
 from triptych.runs.given.pictures import StoredPictures, open_pictures
 from triptych.runs.given.sizes import OutputSize
 from triptych.runs.loading import Loading, LoadingKeywords
+from triptych.runs.metric_names import Wanted
 from triptych.runs.pieces import digest_of
 from triptych.runs.protocol import commit
 from triptych.runs.scoring import Scores, write_scores
 from triptych.runs.stored import Opened, StoredRun
 from triptych.runs.video import whole_clip
-from triptych.runs.work import Part, Within, Work, done, evaluating
+from triptych.runs.work import Part, Within, Work, assembled, done, evaluating
 
 PER_FRAME = tuple(name for name, metric in PAIR_METRICS.items() if metric.needs == "truth")
 """Figures of single frames beside their truth."""
@@ -219,36 +220,38 @@ def score_clips(
         if name not in CLIP_METRICS and name not in PER_FRAME:
             known = (*CLIP_METRICS, *PER_FRAME)
             raise ConfigError("metrics", f'unknown metric "{name}" of clips{nearest(name, known)} (there is {", ".join(known)})')
-    place = None if out is None else Path(out)
-    if place is not None and place.suffix != ".json":
-        raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .json")
-    if place is not None:
-        check_figures(place)
+    place = figures_place(out)
     source, world = _opened(clips, reference, frames, count, image_size, flow, chosen)
-    task = _task(metrics, source, settings, pair, world.device)
-    asked = {"metrics": sorted(task.names), **task.identity, **source.identity}
+    wanted, measures = Wanted(list(dict.fromkeys(metrics))), dict[str, _Measure]()
+    for name in dict.fromkeys(metrics):
+        try:
+            measures[name] = _measure(name, source, settings, pair, world.device)
+        except UserError as error:
+            wanted.drop([name], error)
+    identity = {name: value for measure in measures.values() for name, value in measure.identity.items()} | dict(source.identity)
+    asked = {"metrics": sorted(measures), **identity}
     if place is None and isinstance(clips, StoredRun):
-        seen = source.identity["weights"]["images"]
-        place = clips.directory / "evaluations" / f"{'+'.join(task.names)}-{seen:09d}-{digest_of(asked)[:6]}.json"
+        place = place_in_run(clips.directory, measures, images=source.identity["weights"]["images"], asked=asked)
     started = time.monotonic()
 
     def make(items: Sequence[int], within: Within) -> Iterator[Part]:
         for item in items:
-            yield [item], {name: np.array(values)[None] for name, values in task.found(source.clip(item)).items()}
+            clip = source.clip(item)
+            yield [item], {name: np.array(measure.find(clip))[None] for name, measure in measures.items()}
 
     def conclude(parts: Iterable[Part]) -> Scores:
-        rows: dict[str, list[np.ndarray]] = {}
-        for _, arrays in parts:
-            for name, values in arrays.items():
-                rows.setdefault(name, []).append(values)
-        figures = dict(task.figures({name: np.concatenate(values) for name, values in rows.items()}))
+        rows, figures = assembled(parts, len(source.names)), dict[str, Figure]()
+        for name, measure in measures.items():
+            try:
+                figures[name] = measure.conclude(rows[name])
+            except UserError as error:
+                wanted.drop([name], error)
         counts = {"clips": len(source.names), "frames": source.frames, "size": list(source.size)}
-        protocol = {**counts, **task.identity, **source.identity, "quantization": "uint8", "triptych": __version__, "commit": commit()}
-        return Scores(figures, task.missing, protocol, {}, place)
+        protocol = {**counts, **identity, "quantization": "uint8", "triptych": __version__, "commit": commit()}
+        return Scores(figures, wanted.missing, protocol, {}, place)
 
     def write(path: Path, scores: Scores) -> None:
-        took = {"seconds": round(time.monotonic() - started, 1), "processes": world.size, "device": world.device.type}
-        write_scores(path, scores, {"digest": digest_of(asked), **took})
+        write_scores(path, scores, {"digest": digest_of(asked), **taken_since(started, world)})
 
     work = Work(len(source.names), asked, make)
     return done(work, place, world=world, progress=progress, kept="measured", conclude=conclude, write=write)
@@ -281,115 +284,78 @@ def _opened(
 # Measuring --------------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Task:
-    """What is measured of each clip, and what is made of that."""
+@dataclass(frozen=True)
+class _Measure:
+    """A metric that is ready to look at clips."""
 
-    device: torch.device
-    frames: dict[str, PairMeasure] = field(default_factory=dict)
-    "By name, what looks at frames one by one."
-    flow: str | None = None
-    estimate: Estimate | None = None
-    "None: the true flow."
-    sharpness: bool = False
-    features: Features | None = None
-    missing: dict[str, str] = field(default_factory=dict)
-    identity: dict[str, Any] = field(default_factory=dict)
+    find: Callable[[Clip], Any]
+    "Its numbers of a clip."
+    conclude: Callable[[np.ndarray], Figure]
+    "From the numbers of all clips (n, ...)."
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    "What they depend on besides the clips; JSON."
 
-    @property
-    def names(self) -> list[str]:
-        others = {WARPING_ERROR: self.flow is not None, SHARPNESS: self.sharpness, FVD: self.features is not None}
-        return [*(name for name, there in others.items() if there), *self.frames]
 
-    def found(self, clip: Clip) -> dict[str, Any]:
-        """Numbers of a clip, by metric."""
-        found: dict[str, Any] = {name: _over_frames(each.measure(clip.made, clip.real)) for name, each in self.frames.items()}
-        if self.flow is not None:
-            found[WARPING_ERROR] = self._warping_errors(clip)
-        if self.sharpness:
-            found[SHARPNESS] = sharpness(clip.made, clip.real)
-        if self.features is not None:
-            found[FVD] = np.stack((self.features(clip.made), self.features(clip.real)))
-        return found
+def _measure(name: str, source: ClipSet, settings: ClipMetricConfig, pair: PairMetricConfig, device: torch.device) -> _Measure:
+    """A metric of these clips. Raises UserError where they, or the settings, have not what it needs."""
+    if name == WARPING_ERROR:
+        flow, estimate = _flow(settings, source.has_flow, device)
+        identity = {"flow_of": flow, "masked_by": "colours" if estimate is None else "colours and forward-backward"}
+        return _Measure(lambda clip: _warping_errors(clip, estimate, device), _mean_warping_error, identity)
+    if name == SHARPNESS:
+        return _Measure(lambda clip: sharpness(clip.made, clip.real), mean)
+    if name == FVD:
+        features, digest = open_i3d(settings, device=device)
+        return _Measure(lambda clip: np.stack((features(clip.made), features(clip.real))), _distance, {"i3d_sha256": digest})
+    metric, blank = PAIR_METRICS[name].make(pair, device), np.zeros((1, *source.size, source.channels), np.uint8)
+    metric.measure(blank, blank)
+    identity = {name: dict(metric.identity)} if metric.identity else {}
+    return _Measure(lambda clip: _over_frames(metric.measure(clip.made, clip.real)), metric.conclude, identity)
 
-    @torch.no_grad()
-    def _warping_errors(self, clip: Clip) -> tuple[float, float, float]:
-        """That of the clip, that of the real one, and the share of the pixels that count; NaN where none does.
 
-        A frame none of whose pixels counts (after a cut) says nothing of flicker: it is in the share alone.
-        """
-        made, real = (torch.from_numpy(x).to(self.device).movedim(-1, 1).double() / 127.5 - 1 for x in (clip.made, clip.real))
-        errors = []
-        for t in range(1, len(real)):
-            now, before = real[t : t + 1], real[t - 1 : t]
-            if self.estimate is not None:
-                flow, back = (found.double() for found in self.estimate(now.float(), before.float()))
-                counted = leads_home(flow, back)
-            else:
-                assert clip.flow is not None
-                flow = torch.from_numpy(clip.flow[t : t + 1]).to(self.device).double()
-                counted = flow.isfinite().all(1, keepdim=True).double()
-                flow = flow.nan_to_num(0.0)
-            counted = counted * inside(flow) * confidence(now, before, flow)
-            both = [float(warping_error(x[t : t + 1], x[t - 1 : t], flow, counted)) for x in (made, real)]
-            errors.append([*both, float(counted.mean())])
-        each = np.array(errors)
-        seen = each[each[:, 2] > 0, :2]
-        ours, theirs = seen.mean(axis=0) if len(seen) else (np.nan, np.nan)
-        return float(ours), float(theirs), float(each[:, 2].mean())
+@torch.no_grad()
+def _warping_errors(clip: Clip, estimate: Estimate | None, device: torch.device) -> tuple[float, float, float]:
+    """That of the clip, that of the real one, and the share of the pixels that count; NaN where none does. `estimate`: None: the true flow.
 
-    def figures(self, rows: Mapping[str, np.ndarray]) -> Iterator[tuple[str, Figure]]:
-        """From the numbers of all clips, (n, ...) by metric. Raises ConfigError where there is none."""
-        for name in list(self.names):
-            try:
-                yield name, self._figure(name, rows[name])
-            except UserError as error:
-                self.missing[name] = str(error)
-        if all(name in self.missing for name in self.names):
-            raise ConfigError("metrics", "; ".join(f"{name} cannot be measured: {reason}" for name, reason in self.missing.items()))
+    A frame none of whose pixels counts (after a cut) says nothing of flicker: it is in the share alone.
+    """
+    made, real = (torch.from_numpy(x).to(device).movedim(-1, 1).double() / 127.5 - 1 for x in (clip.made, clip.real))
+    errors = []
+    for t in range(1, len(real)):
+        now, before = real[t : t + 1], real[t - 1 : t]
+        if estimate is not None:
+            flow, back = (found.double() for found in estimate(now.float(), before.float()))
+            counted = leads_home(flow, back)
+        else:
+            assert clip.flow is not None
+            flow = torch.from_numpy(clip.flow[t : t + 1]).to(device).double()
+            counted = flow.isfinite().all(1, keepdim=True).double()
+            flow = flow.nan_to_num(0.0)
+        counted = counted * inside(flow) * confidence(now, before, flow)
+        both = [float(warping_error(x[t : t + 1], x[t - 1 : t], flow, counted)) for x in (made, real)]
+        errors.append([*both, float(counted.mean())])
+    each = np.array(errors)
+    seen = each[each[:, 2] > 0, :2]
+    ours, theirs = seen.mean(axis=0) if len(seen) else (np.nan, np.nan)
+    return float(ours), float(theirs), float(each[:, 2].mean())
 
-    def _figure(self, name: str, values: np.ndarray) -> Figure:
-        if name == FVD:
-            made, real = (FeatureSet({"features": values[:, k]}) for k in (0, 1))
-            return SET_METRICS["frechet"].measure(made, real, SetMetricConfig())
-        if name == WARPING_ERROR:
-            seen = values[np.isfinite(values[:, 0])]
-            if not len(seen):
-                raise DataError("in no frame is there a pixel whose flow is believed: nothing can be compared")
-            return replace(mean(seen[:, 0]), details={"real": float(seen[:, 1].mean()), "counted": float(values[:, 2].mean())})
-        return self.frames[name].conclude(values) if name in self.frames else mean(values)
+
+def _mean_warping_error(values: np.ndarray) -> Figure:
+    seen = values[np.isfinite(values[:, 0])]
+    if not len(seen):
+        raise DataError("in no frame is there a pixel whose flow is believed: nothing can be compared")
+    return replace(mean(seen[:, 0]), details={"real": float(seen[:, 1].mean()), "counted": float(values[:, 2].mean())})
+
+
+def _distance(values: np.ndarray) -> Figure:
+    made, real = (FeatureSet({"features": values[:, k]}) for k in (0, 1))
+    return SET_METRICS["frechet"].measure(made, real, SetMetricConfig())
 
 
 def _over_frames(values: np.ndarray) -> float:
     """The mean of those that are finite; PSNR has others where frames are equal to their truth."""
     finite = values[np.isfinite(values)]
     return float(finite.mean()) if len(finite) else float(values[0])
-
-
-def _task(metrics: Sequence[str], source: ClipSet, settings: ClipMetricConfig, pair: PairMetricConfig, device: torch.device) -> _Task:
-    """What can be measured; why the rest cannot. Raises ConfigError where that is all."""
-    task = _Task(device)
-    blank = np.zeros((1, *source.size, source.channels), np.uint8)
-    for name in dict.fromkeys(metrics):
-        try:
-            if name == WARPING_ERROR:
-                task.flow, task.estimate = _flow(settings, source.has_flow, device)
-                occlusion = "colours" if task.estimate is None else "colours and forward-backward"
-                task.identity |= {"flow_of": task.flow, "masked_by": occlusion}
-            elif name == SHARPNESS:
-                task.sharpness = True
-            elif name == FVD:
-                task.features, task.identity["i3d_sha256"] = open_i3d(settings, device=device)
-            else:
-                task.frames[name] = PAIR_METRICS[name].make(pair, device)
-                task.frames[name].measure(blank, blank)
-                task.identity |= {name: dict(task.frames[name].identity)} if task.frames[name].identity else {}
-        except UserError as error:
-            task.frames.pop(name, None)
-            task.missing[name] = str(error)
-    if not task.names:
-        raise ConfigError("metrics", "; ".join(f"{name} cannot be measured: {reason}" for name, reason in task.missing.items()))
-    return task
 
 
 def _flow(settings: ClipMetricConfig, known: bool, device: torch.device) -> tuple[str, Estimate | None]:

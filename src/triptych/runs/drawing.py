@@ -47,9 +47,7 @@ def draw_folder(
     if not names:
         raise DataError(f"{source}: holds no key points (.json)")
     faces = {} if fit is None else _fitted_faces(source, names, fit)
-    for read in (source, frames):
-        if read is not None:
-            check_apart(out, read)
+    check_apart(out, source, frames)
     images = None if frames is None else open_folder(frames)[0]
     numbers = {} if images is None else stems(images)
     files = dict[str, Path]()

@@ -25,7 +25,7 @@ from triptych.evaluation.feature_space import Embedder
 from triptych.runs.files import save_npz
 from triptych.runs.given.pictures import Pictures
 from triptych.runs.pieces import Pieces
-from triptych.runs.work import Part, Within, Work, done, ranges
+from triptych.runs.work import Part, Within, Work, done, in_memory, ranges
 
 GROUP = 32
 """Images that a network sees at once."""
@@ -90,11 +90,11 @@ def looked_at(
 
     def write(path: Path, _: None) -> None:
         pieces = Pieces.of(path, identity=work.identity)
-        save_npz(path, {IDENTITY: np.array(json.dumps(identity, sort_keys=True)), **_blocks(pieces, work.count, count)})
+        save_npz(path, {IDENTITY: told_of(identity), **_blocks(pieces, work.count, count)})
 
     work = Work(-(-count // GROUP), ["embedded", *identity, names], make)
     if out is None:
-        return done(work, None, world=world, progress=told, kept="embedded", conclude=_joined, write=lambda path, made: None)
+        return _joined(in_memory(work, world, told))
     done(work, out, world=world, progress=told, kept="embedded", conclude=lambda parts: None, write=write)
     world.barrier()
     return _taken(out, identity, names)
@@ -131,6 +131,11 @@ def stored(path: Path, identity: Any, names: Iterable[str]) -> dict[str, np.ndar
             return {name: local(file.mapped(name)) for name in names}
     except (DamagedArchive, OSError):
         return None
+
+
+def told_of(identity: Any) -> np.ndarray:
+    """What a file was made of, as `said` reads it."""
+    return np.array(json.dumps(identity, sort_keys=True))
 
 
 def said(file: Npz) -> Any:

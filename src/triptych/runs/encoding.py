@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from triptych.core.batch import RawBatch
 from triptych.core.config import Config, settings_like
 from triptych.core.errors import ConfigError, RunError
-from triptych.core.given import given_path, shown, whole_number
+from triptych.core.given import given_path, shown
 from triptych.core.images import nearest_uint8, to_uint8
 from triptych.core.model import ComparesFeatures, Decoder, Encoder, LatentSampler, Model, Sampler, Styled
 from triptych.core.reading import user_path
@@ -31,8 +31,8 @@ from triptych.runs.directions import Directions, Edit, check_directions, directi
 from triptych.runs.files import check_kept, writing
 from triptych.runs.given.attributes import attribute_groups, class_groups
 from triptych.runs.given.classes import labels_of
-from triptych.runs.given.collection import Collection, open_squares
-from triptych.runs.latent_space import LatentSpace
+from triptych.runs.given.collection import Collection, counted, open_squares
+from triptych.runs.latent_space import LatentSpace, require_decoded
 from triptych.runs.latents import Latents, Sampled, check_latents, check_name, checked, read_latents, write_latents
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.sampling import Samples, check_output, check_sheet, label_columns, label_list, require_sampler, write_samples
@@ -49,9 +49,7 @@ def coder(run: StoredRun, *, settings: Config | None = None, progress: Watch = u
     ConfigError where the model has no latents of which it makes images, or makes latents that nothing decodes, CheckpointError as `load`
     does.
     """
-    if run.spec.undecoded:
-        reason = f"{run.directory} makes latents of {run.spec.channels} channels, and was imported without their autoencoder"
-        raise ConfigError("model", f"{reason}; import it again with --autoencoder RUN")
+    require_decoded(run.spec, run.directory)
     colours = Colours.of(run.config.data)
     return Coder(run.open_together(Loading(**loading)), settings, colours=colours, directory=run.paths, progress=progress)
 
@@ -87,7 +85,7 @@ class Coder:
         if out is not None:
             check_kept(out, pictures.name)
             check_latents(out)
-        count = _counted(count, len(pictures), "images")
+        count = counted(count, len(pictures))
         chosen = labels_of(pictures, self._num_classes(labels), self.spec, count=count, chosen=labels)
         self._load_networks()
 
@@ -126,7 +124,7 @@ class Coder:
             check_name(out, kind="directions", option="--directions-out")
             check_kept(out, pictures.name, option="--directions-out")
             check_directions(out, option="--directions-out")
-        count = _counted(count, len(pictures), "images")
+        count = counted(count, len(pictures))
         if attributes is None:
             groups = class_groups(pictures, self.spec, count=count)
         else:
@@ -198,7 +196,7 @@ class Coder:
         if out is not None and isinstance(latents, str | Path):
             check_kept(out, latents)
         latents = _read(latents)
-        latents = latents.first(_counted(count, len(latents), "latents"))
+        latents = latents.first(counted(count, len(latents), what="latents"))
         return self._images(latents, self._labels(latents, labels), out)
 
     def error(self, images: str | Path | np.ndarray | Collection, latents: Latents) -> float:
@@ -400,11 +398,3 @@ def _require_finite(latents: Latents) -> None:
 def _labels_in_turn(sampled: Sampled, model: Model) -> int:
     """After so many samples their labels begin again."""
     return len(sampled.labels) if sampled.labels is not None else model.num_classes or 1
-
-
-def _counted(count: int | None, there: int, what: str) -> int:
-    """How many of those that are there; all for None. Raises ConfigError."""
-    count = there if count is None else whole_number(count, "count")
-    if not 1 <= count <= there:
-        raise ConfigError("count", f"got {count}, expected 1 to {there}, the {what} that are there")
-    return count

@@ -58,45 +58,47 @@ def check_kept(out: Path, read: str | Path, *, option: str = "--out") -> None:
         raise DataError(f"cannot write {out}: it is the file that is read; choose another {option}")
 
 
-def check_apart(out: Path, read: str | Path) -> None:
-    """DataError where `out` is the file that is read, or lies in the folder that is read, among whose images it would be; not of a run."""
-    path = user_path(read)
-    check_kept(out, path)
-    if path.is_dir() and not RunDirectory(path).exists() and path.resolve() in (out.resolve(), *out.resolve().parents):
-        raise DataError(f"cannot write {out}: it lies in {path}, which is read; choose another --out")
+def check_apart(out: Path, *read: object) -> None:
+    """DataError where `out` is a file that is read, or lies in a folder that is read, among whose images it would be; not of a run.
+
+    What is read may also be no path, as an array, or nothing.
+    """
+    for path in [user_path(place) for place in read if isinstance(place, str | Path)]:
+        check_kept(out, path)
+        if path.is_dir() and not RunDirectory(path).exists() and path.resolve() in (out.resolve(), *out.resolve().parents):
+            raise DataError(f"cannot write {out}: it lies in {path}, which is read; choose another --out")
+
+
+def _require_ours(out: Path, is_ours: Callable[[], bool], *, option: str = "--out") -> None:
+    """DataError where a file is there that is none of ours, and would be lost: labels, settings, whatever `out` was named like by mistake.
+
+    `is_ours` looks at a file that is there; what it cannot read is not ours.
+    """
+    if not out.exists():
+        return
+    try:
+        ours = is_ours()
+    except (OSError, ValueError, KeyError, NotImplementedError, zipfile.BadZipFile, DamagedArchive, SafetensorError):
+        ours = False
+    if not ours:
+        raise DataError(f"cannot write {out}: it is there, and no such command made it; choose another {option}, or remove it")
 
 
 def check_json(out: Path, is_ours: Callable[[Mapping[str, Any]], bool]) -> None:
-    """DataError where a file is there that is none of ours, and would be lost: labels, settings, whatever `out` was named like by mistake.
+    """DataError where a file is there that is none of ours. `is_ours` looks at its values by name."""
 
-    `is_ours` looks at the values by name of a file that is there.
-    """
-    check_place(out)
-    if not out.exists():
-        return
-    try:
+    def looked_at() -> bool:
         found = parsed_json(read_regular(out, most=_MOST_JSON))
-    except (OSError, ValueError):
-        found = None
-    if not isinstance(found, Mapping) or not is_ours(found):
-        raise _not_ours(out)
+        return isinstance(found, Mapping) and is_ours(found)
 
-
-def _not_ours(out: Path, option: str = "--out") -> DataError:
-    return DataError(f"cannot write {out}: it is there, and no such command made it; choose another {option}, or remove it")
+    check_place(out)
+    _require_ours(out, looked_at)
 
 
 def check_page(out: Path) -> None:
-    """DataError where a file is there that is no page of ours, and would be lost."""
+    """DataError where a file is there that is no page of ours."""
     check_place(out)
-    if not out.exists():
-        return
-    try:
-        ours = _GENERATOR in read_regular(out, most=_MOST_JSON)[:_HEAD]
-    except (OSError, ValueError):
-        ours = False
-    if not ours:
-        raise _not_ours(out)
+    _require_ours(out, lambda: _GENERATOR in read_regular(out, most=_MOST_JSON)[:_HEAD])
 
 
 def check_archive(
@@ -106,38 +108,34 @@ def check_archive(
     first: Callable[[Header], bool] | None = None,
     option: str = "--out",
 ) -> None:
-    """DataError where a file is there that would be lost, and is none of ours: no zip (as an .npz is) with members of these names.
+    """DataError where a file is there that is none of ours: no zip (as an .npz is) with members of these names.
 
     `others`: whether ours may have a member of another name. `first`: whether its array `arr_0` may be one of ours.
     """
-    if not out.exists():
-        return
-    try:
+
+    def looked_at() -> bool:
         with open(open_regular(out), "rb") as content, zipfile.ZipFile(content) as archive:
             found = set(archive.namelist())
-        fits = found.issuperset(members) and all(map(others, found.difference(members)))
-        if fits and first is not None:
-            with open_npz(out) as file:
-                fits = first(file.header("arr_0"))
-    except (OSError, ValueError, KeyError, NotImplementedError, zipfile.BadZipFile, DamagedArchive):
-        fits = False
-    if not fits:
-        raise _not_ours(out, option)
+        if not found.issuperset(members) or not all(map(others, found.difference(members))):
+            return False
+        if first is None:
+            return True
+        with open_npz(out) as file:
+            return first(file.header("arr_0"))
+
+    _require_ours(out, looked_at, option=option)
 
 
 def check_notes(out: Path, note: str) -> None:
-    """DataError where a file is there that is none of ours, and would be lost: no .safetensors that has this note in its header."""
-    check_place(out)
-    if not out.exists():
-        return
-    try:
+    """DataError where a file is there that is none of ours: no .safetensors that has this note in its header."""
+
+    def looked_at() -> bool:
         os.close(open_regular(out))
         with safe_open(out, "numpy") as file:
-            notes = file.metadata() or {}
-    except (OSError, SafetensorError):
-        notes = {}
-    if note not in notes:
-        raise _not_ours(out)
+            return note in (file.metadata() or {})
+
+    check_place(out)
+    _require_ours(out, looked_at)
 
 
 def check_figures(out: Path) -> None:

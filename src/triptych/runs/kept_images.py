@@ -26,9 +26,7 @@ def check_target(place: Path, read: Sequence[object]) -> None:
         raise DataError(f"{place}: images are kept in a folder, as PNGs, or in an .npz, not as {place.suffix}")
     if not place.suffix and place.is_file():
         raise DataError(f"{place} is a file; name a folder, or end the name in .npz")
-    for path in read:
-        if isinstance(path, str | Path):
-            check_apart(place, path)
+    check_apart(place, *read)
 
 
 def keep(images: ModelImages, place: Path, *, world: World, progress: Watch) -> None:

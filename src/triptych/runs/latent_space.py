@@ -128,6 +128,13 @@ def require_autoencoder(autoencoder: str | Path) -> StoredRun:
     return run
 
 
+def require_decoded(spec: DataSpec, name: str | Path) -> None:
+    """ConfigError where the samples of the run `name`, which are `spec`, are latents that nothing decodes."""
+    if spec.undecoded:
+        reason = f"{name} makes latents of {spec.channels} channels, and was imported without their autoencoder"
+        raise ConfigError("model", f"{reason}; import it again with --autoencoder RUN")
+
+
 def decoded_by(autoencoder: str | Path, spec: DataSpec, scale: LatentScale) -> LatentSpec:
     """What samples of `spec`, of another program, are latents of: images that the run in the folder `autoencoder` decodes.
 

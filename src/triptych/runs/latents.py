@@ -49,8 +49,7 @@ class Latents:
 
     def first(self, count: int) -> Latents:
         """Those of the first `count` images."""
-        labels = None if self.labels is None else self.labels[:count]
-        return replace(self, arrays=tuple(array[:count] for array in self.arrays), labels=labels)
+        return self._rows(slice(count))
 
     def chosen(self, numbers: Sequence[int], *, setting: str = "pick") -> Latents:
         """Those of some images, in the order of their numbers. Raises ConfigError about `setting` for numbers that are not there."""
@@ -60,14 +59,14 @@ class Latents:
             raise ConfigError(setting, f"got {wrong}, expected 0 to {len(self) - 1}, the latents that are there")
         if not numbers:
             raise ConfigError(setting, "got an empty list, expected at least one latent")
-        kept = np.asarray(numbers, dtype=np.int64)
-        labels = None if self.labels is None else self.labels[kept]
-        return replace(self, arrays=tuple(array[kept] for array in self.arrays), labels=labels)
+        return self._rows(np.asarray(numbers, dtype=np.int64))
 
     def repeated(self, count: int) -> Latents:
         """Each `count` times, one copy after the other."""
-        labels = None if self.labels is None else self.labels.repeat(count)
-        return replace(self, arrays=tuple(array.repeat(count, axis=0) for array in self.arrays), labels=labels)
+        return self._rows(np.arange(len(self)).repeat(count))
+
+    def _rows(self, rows: slice | np.ndarray) -> Latents:
+        return replace(self, arrays=tuple(array[rows] for array in self.arrays), labels=None if self.labels is None else self.labels[rows])
 
     def shapes(self) -> list[tuple[int, ...]]:
         """The shape of an image's latents."""

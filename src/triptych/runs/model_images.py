@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from triptych import __version__
-from triptych.core.batch import DataSpec, InputSpec, RawBatch
+from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.core.images import nearest_uint8
@@ -36,18 +35,22 @@ from triptych.runs.encoding import require_encoder
 from triptych.runs.given.data_images import contents, reopened, target_domain
 from triptych.runs.given.translation import HeldOut, InputsLike, open_styles
 from triptych.runs.guidance import guided, leader
-from triptych.runs.latent_space import shown_by
+from triptych.runs.latent_space import require_decoded, shown_by
 from triptych.runs.reconstructing import Reconstruction
 from triptych.runs.sampling import Request, draw, label_list, require_sampler, said_label
 from triptych.runs.stored import Opened, StoredRun
 from triptych.runs.translating import Translation, check_styles, require_translator
-from triptych.runs.upsampling import Upsampling, require_upsampler
+from triptych.runs.upsampling import Upsampling, made_small, require_upsampler
 from triptych.runs.work import evaluating
 
 CHUNK = 32
 """Images made at once, at most."""
 _MOST_PIXELS = {"cpu": 2**17, "cuda": 2**21}
 """Of a chunk, by kind of device: 32 images of 64x64, and of 256x256. Of larger ones there are fewer in a chunk."""
+
+
+_OF_SAMPLERS, _OF_TRANSLATORS = ("labels", "guide", "guide_with", "guide_ema_length"), ("style", "style_each", "style_count")
+"""Settings of a request that others have no use for."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,12 @@ class ImageRequest:
     style_count: int = 1
     "Translators: see `translating.translate`."
 
+    def refuse(self, names: Sequence[str], why: str) -> None:
+        """Raises ConfigError for the first of the settings of these names that is given, and says why it may not be."""
+        for name in names:
+            if getattr(self, name) != getattr(ImageRequest(), name):
+                raise ConfigError(name, f"got {getattr(self, name)!r}, but {why}; leave it out")
+
 
 class ModelImages:
     """Images of a run, as `Pictures`."""
@@ -85,7 +94,6 @@ class ModelImages:
         spec: DataSpec | None = None,
         truth: Callable[[Sequence[int]], np.ndarray] | None = None,
         maps: Callable[[Sequence[int]], np.ndarray] | None = None,
-        answers: int = 1,
         any_range: bool = False,
     ) -> None:
         """`make`: a whole chunk, uint8 (b, h, w, c), from its numbers, of which the last may lie behind the end; or of `any_range`."""
@@ -96,8 +104,6 @@ class ModelImages:
         "From numbers of images to the true ones, uint8 (b, h, w, c); None: nobody knows them."
         self.maps = maps
         "From numbers of images to the class maps that they were made of, int64 (b, h, w); None: they were made of others."
-        self.answers = answers
-        "Images that follow one another and were made of one input."
         self.chunk = chunk
         "Images that are made at once."
         self._count, self._make, self._any_range = count, make, any_range
@@ -170,13 +176,34 @@ class Maker(ABC):
     def made(self, opened: Opened, count: int, report: Report | None = None) -> ModelImages:
         """So many images by the model with its weights; a sampler calls `report` after each of its steps."""
 
+    def _drawn(
+        self,
+        opened: Opened,
+        model: nn.Module,
+        wanted: Request,
+        *,
+        count: int,
+        report: Report | None,
+        labels: np.ndarray | None = None,
+        spec: DataSpec | None = None,
+        truth: Callable[[Sequence[int]], np.ndarray] | None = None,
+    ) -> ModelImages:
+        """So many images that `model`, the opened one or one that leads it, draws; `wanted` are whole chunks."""
+        return ModelImages(
+            lambda part: draw(model, wanted, part, opened.world.device, report),
+            count=count,
+            size=self.size,
+            channels=self.channels,
+            chunk=self._chunk(opened.world.device),
+            identity=self.identity(count, origin=opened.origin, precision=opened.loading.precision),
+            labels=labels,
+            spec=spec,
+            truth=truth,
+            any_range=True,
+        )
+
     def _further(self) -> dict[str, Any]:
         return {}
-
-    def _refuse(self, names: Sequence[str], why: str) -> None:
-        for name in names:
-            if getattr(self.request, name) != getattr(ImageRequest(), name):
-                raise ConfigError(name, f"got {getattr(self.request, name)!r}, but {why}; leave it out")
 
     def _chunk(self, device: torch.device) -> int:
         high, wide = self.size
@@ -187,9 +214,7 @@ class Maker(ABC):
 def maker_of(run: StoredRun, request: ImageRequest) -> Maker:
     """How the run makes what is asked for. Raises ConfigError for a run that makes no images, and as `Maker` does."""
     model = run.outline
-    if run.spec.undecoded:
-        reason = f"makes latents of {run.spec.channels} channels, and was imported without their autoencoder"
-        raise ConfigError("model", f"{run.directory} {reason}; import it again with --autoencoder RUN")
+    require_decoded(run.spec, run.directory)
     if run.spec.frames is not None:
         of_frames = ", ".join(name for name, metric in PAIR_METRICS.items() if metric.needs == "truth")
         instead = f"of clips there are {', '.join(CLIP_METRICS)} and, beside one of these, {of_frames}"
@@ -224,7 +249,7 @@ class SampleMaker(Maker):
 
     def __init__(self, run: StoredRun, request: ImageRequest) -> None:
         super().__init__(run, request)
-        self._refuse(("style", "style_each", "style_count"), "this run's model takes no styles")
+        request.refuse(_OF_TRANSLATORS, "this run's model takes no styles")
         model = require_sampler(run.outline)
         self.settings = request.settings or model.sampling
         self.labelled = model.num_classes is not None or request.guide is not None
@@ -248,17 +273,8 @@ class SampleMaker(Maker):
         labels = label_list(require_sampler(sampler.model).num_classes, sampler.spec, count=whole, given=request.labels)
         shown = shown_by(self.run.spec, opened.world, self.run.paths)
         wanted = Request(whole, request.seed, labels, self.settings, opened.loading.precision, shown=shown)
-        return ModelImages(
-            lambda part: draw(sampler.model, wanted, part, opened.world.device, report),
-            count=count,
-            size=self.size,
-            channels=self.channels,
-            chunk=chunk,
-            identity=self.identity(count, origin=opened.origin, precision=opened.loading.precision),
-            labels=None if labels is None else labels[:count],
-            spec=sampler.spec,
-            any_range=True,
-        )
+        labels = None if labels is None else labels[:count]
+        return self._drawn(opened, sampler.model, wanted, count=count, report=report, labels=labels, spec=sampler.spec)
 
 
 class InputMaker(Maker):
@@ -283,9 +299,14 @@ class HeldOutMaker(InputMaker):
 
     def __init__(self, run: StoredRun, request: ImageRequest, *, why: str) -> None:
         super().__init__(run, request)
-        self._refuse(("style", "style_each", "style_count", "labels", "guide", "guide_with", "guide_ema_length"), why)
+        request.refuse((*_OF_TRANSLATORS, *_OF_SAMPLERS), why)
         self._images, self.inputs = held_out(reopened(run.config.data, run.spec))
         self.most = len(self._images)
+
+    def _originals(self, count: int) -> tuple[Spread, Callable[[Sequence[int]], np.ndarray]]:
+        """So many of the held-out images, and what loads some; behind the end, where a chunk may reach, is the last one again."""
+        images = Spread(self._images, count)
+        return images, lambda items: images.batch(np.minimum(items, count - 1)).images
 
 
 class UpsamplingMaker(HeldOutMaker):
@@ -297,30 +318,15 @@ class UpsamplingMaker(HeldOutMaker):
         self.labelled = self._images.labels is not None
 
     def made(self, opened: Opened, count: int, report: Report | None = None) -> ModelImages:
-        images, upsampler = Spread(self._images, count), require_upsampler(opened.model)
-
-        def originals(items: Sequence[int]) -> np.ndarray:
-            return images.batch(np.minimum(items, count - 1)).images
+        (images, originals), side = self._originals(count), require_upsampler(opened.model).input_size
 
         def small(part: range) -> np.ndarray:
-            large = RawBatch(torch.from_numpy(originals(part)), None, torch.as_tensor(part)).to("cpu").images
-            return nearest_uint8(F.interpolate(large, size=upsampler.input_size, mode="area")).numpy()
+            return made_small(originals(part), side)
 
-        chunk = self._chunk(opened.world.device)
-        labels = None if images.labels is None else np.pad(images.labels, (0, -count % chunk), mode="edge")
+        labels = None if images.labels is None else np.pad(images.labels, (0, -count % self._chunk(opened.world.device)), mode="edge")
         wanted = Upsampling(count, self.request.seed, labels, self.settings, opened.loading.precision, load=small)
-        return ModelImages(
-            lambda part: draw(opened.model, wanted, part, opened.world.device, report),
-            count=count,
-            size=self.size,
-            channels=self.channels,
-            chunk=chunk,
-            identity=self.identity(count, origin=opened.origin, precision=opened.loading.precision),
-            labels=images.labels,
-            spec=self.run.spec,
-            truth=originals,
-            any_range=True,
-        )
+        told = {"labels": images.labels, "spec": self.run.spec, "truth": originals}
+        return self._drawn(opened, opened.model, wanted, count=count, report=report, **told)
 
 
 class ReconstructionMaker(HeldOutMaker):
@@ -331,22 +337,9 @@ class ReconstructionMaker(HeldOutMaker):
         self.settings = request.settings or require_encoder(run.outline).encoding
 
     def made(self, opened: Opened, count: int, report: Report | None = None) -> ModelImages:
-        images, chunk = Spread(self._images, count), self._chunk(opened.world.device)
-
-        def originals(items: Sequence[int]) -> np.ndarray:
-            return images.batch(np.minimum(items, count - 1)).images
-
+        _, originals = self._originals(count)
         wanted = Reconstruction(count, self.request.seed, None, self.settings, opened.loading.precision, load=originals)
-        return ModelImages(
-            lambda part: draw(opened.model, wanted, part, opened.world.device, report),
-            count=count,
-            size=self.size,
-            channels=self.channels,
-            chunk=chunk,
-            identity=self.identity(count, origin=opened.origin, precision=opened.loading.precision),
-            truth=originals,
-            any_range=True,
-        )
+        return self._drawn(opened, opened.model, wanted, count=count, report=report, truth=originals)
 
 
 class TranslationMaker(InputMaker):
@@ -354,7 +347,7 @@ class TranslationMaker(InputMaker):
 
     def __init__(self, run: StoredRun, request: ImageRequest) -> None:
         super().__init__(run, request)
-        self._refuse(("labels", "guide", "guide_with", "guide_ema_length"), "this run's model translates images")
+        request.refuse(_OF_SAMPLERS, "this run's model translates images")
         model, each = require_translator(run.outline), request.style_each
         check_styles(model, styled=request.style is not None, each=each, answers=request.style_count, held_out=True)
         self.channels, self.settings = model.output_channels, request.settings or model.translation
@@ -405,7 +398,6 @@ class TranslationMaker(InputMaker):
             identity=self.identity(count, origin=opened.origin, precision=opened.loading.precision),
             truth=truth if self.has_truth else None,
             maps=None if self.class_map is None else maps,
-            answers=answers,
         )
 
 

@@ -178,8 +178,8 @@ class _Source:
 
 
 def _time(file: str | Path) -> int:
-    state = os.stat(file)
-    return max(state.st_mtime_ns, state.st_ctime_ns)
+    """When a file changed last, or the link to it, which may lead to an older file now."""
+    return max(time for state in (os.stat(file), os.lstat(file)) for time in (state.st_mtime_ns, state.st_ctime_ns))
 
 
 def _check_replaced(place: Path, stamp: PackStamp) -> None:

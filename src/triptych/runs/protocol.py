@@ -20,18 +20,19 @@ _LEADERS = {"guide": "led by the classifier", "guide_with": "led away from"}
 
 def protocol_of(subject: Subject, reference: Reference | None, embedder: Embedder | None) -> dict[str, Any]:
     """All that figures depend on, and what they are called by; JSON."""
-    images = dict(subject.identity())
+    images, known = dict(subject.identity()), 0 if reference is None else len(reference)
+    seen = {} if embedder is None else embedder.identity
     return {
         "made": images,
         "count": len(subject),
         "reference": None if reference is None else dict(reference.identity()),
         "reference_name": None if reference is None else reference.name,
-        "reference_count": (len(reference) or None) if reference is not None else None,
-        "few": len(subject) < FEW or 0 < (0 if reference is None else len(reference)) < FEW,
+        "reference_count": known or None,
+        "few": len(subject) < FEW or 0 < known < FEW,
         "network": None if embedder is None else embedder.name,
-        "network_sha256": None if embedder is None else embedder.identity["sha256"],
-        "resize": None if embedder is None else embedder.identity["resize"],
-        "side": None if embedder is None else embedder.identity["side"],
+        "network_sha256": seen.get("sha256"),
+        "resize": seen.get("resize"),
+        "side": seen.get("side"),
         "comparable": None if embedder is None else embedder.comparable,
         "quantization": "uint8",
         "seed": images.get("seed"),

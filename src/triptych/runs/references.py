@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from triptych.engine.progress import Watch, unwatched
 from triptych.evaluation.feature_set import FeatureSet
 from triptych.evaluation.feature_space import Embedder
 from triptych.evaluation.moments import Moments
-from triptych.runs.embedding import IDENTITY, embedded, origin, said, stored
+from triptych.runs.embedding import IDENTITY, embedded, origin, said, stored, told_of
 from triptych.runs.files import save_npz
 from triptych.runs.given.pictures import Pictures, StoredPictures, open_pictures
 from triptych.runs.pieces import digest_of
@@ -105,15 +106,22 @@ def reference_of(
 
 def _statistics(path: Path) -> Statistics | None:
     """The statistics in an .npz; None where it holds something else. Raises DataError."""
+    with _opened(path) as file:
+        names = file.names
+        if "mu" not in names and "sigma" not in names:
+            return None
+        shape = file.header("arr_0").shape if "arr_0" in names else ()
+        count = _counted(file) if COUNT in names or not shape else shape[0]
+        identity = {"path": str(path), "kind": "statistics", "sha256": sha256_of(path)}
+        return Statistics(path, "arr_0" in names, identity, count, _size(file))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Npz]:
+    """A file of statistics; within it what cannot be read of it becomes a DataError."""
     try:
         with open_npz(path) as file:
-            names = file.names
-            if "mu" not in names and "sigma" not in names:
-                return None
-            shape = file.header("arr_0").shape if "arr_0" in names else ()
-            count = _counted(file) if COUNT in names or not shape else shape[0]
-            identity = {"path": str(path), "kind": "statistics", "sha256": sha256_of(path)}
-            return Statistics(path, "arr_0" in names, identity, count, _size(file))
+            yield file
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({explain(error)})") from error
     except DamagedArchive as error:
@@ -136,15 +144,10 @@ def _size(file: Npz) -> tuple[int, int] | None:
 def _moments(path: Path, embedder: Embedder, outputs: Sequence[str], device: torch.device) -> dict[str, Moments]:
     """The moments in a file, by output. Raises DataError."""
     dimensions = _dimensions(embedder, device)
-    try:
-        with open_npz(path) as file:
-            _check_network(file, path, embedder)
-            count = _counted(file)
-            return {output: _read(file, path, output, dimensions[output], embedder.name, count) for output in outputs}
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({explain(error)})") from error
-    except DamagedArchive as error:
-        raise DataError(f"{path}: {error}; copy or make it again") from error
+    with _opened(path) as file:
+        _check_network(file, path, embedder)
+        count = _counted(file)
+        return {output: _read(file, path, output, dimensions[output], embedder.name, count) for output in outputs}
 
 
 def _check_network(file: Npz, path: Path, embedder: Embedder) -> None:
@@ -216,7 +219,7 @@ def _cached(pictures: Pictures, embedder: Embedder, *, world: World, progress: W
 
 def _keep(place: Path, identity: Any, made: FeatureSet) -> None:
     moments = {output: made.moments(output) for output in NAMES if output in made.arrays}
-    arrays: dict[str, np.ndarray] = {IDENTITY: np.array(json.dumps(identity, sort_keys=True)), _FEATURES: made.arrays[_FEATURES]}
+    arrays: dict[str, np.ndarray] = {IDENTITY: told_of(identity), _FEATURES: made.arrays[_FEATURES]}
     for output, found in moments.items():
         arrays |= dict(zip(NAMES[output], (found.mean, found.covariance), strict=True))
     try:

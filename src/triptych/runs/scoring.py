@@ -7,7 +7,6 @@ cannot be measured does not stop the others.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import time
 import warnings
@@ -19,7 +18,6 @@ from typing import Any, TypeVar, Unpack, cast
 import numpy as np
 
 from triptych.core.errors import ConfigError, DataError, UserError
-from triptych.core.files import write_text
 from triptych.core.given import given_path, shown, whole_number
 from triptych.core.npz import open_npz
 from triptych.core.reading import parsed_json
@@ -29,7 +27,8 @@ from triptych.evaluation.feature_set import FeatureSet, Figure, SetMetricConfig
 from triptych.evaluation.feature_space import SPACES, Embedder, check_space, default_space, open_space
 from triptych.evaluation.set_metric import SET_METRICS
 from triptych.runs.embedding import network
-from triptych.runs.files import check_figures, check_place, save_npz, writing
+from triptych.runs.figure_files import figures_place, place_in_run, taken_since, write_figures
+from triptych.runs.files import check_place, writing
 from triptych.runs.given.pictures import Split, open_pictures
 from triptych.runs.kept_images import check_target, keep
 from triptych.runs.loading import Loading, LoadingKeywords
@@ -54,7 +53,6 @@ from triptych.runs.sides import (
     PictureSide,
     Reference,
     RunSide,
-    Side,
     Subject,
     check_sizes,
     is_run,
@@ -64,10 +62,9 @@ from triptych.runs.sides import (
 from triptych.runs.single_images import Prepared, SingleRequest, prepared
 from triptych.runs.stored import StoredRun
 
-Opened = TypeVar("Opened", bound=Side | None)
+Opened = TypeVar("Opened", bound=Reference | None)
 
 FORMAT = 1
-_LONGEST_NAME = 60  # characters of the metrics in the name of a file
 
 
 @dataclass(frozen=True)
@@ -161,7 +158,7 @@ def score(
     task = Task(subject, other, embedder, wanted, looks, settings, world, progress)
     asked = task.asked()
     if place is None and isinstance(subject, RunSide):
-        place = _place(subject, wanted.names, asked)
+        place = place_in_run(subject.run.directory, wanted.names, images=asked["weights"]["images"], asked=asked)
         check_place(place)
     if kept is not None and isinstance(subject, RunSide):
         keep(subject.pictures, kept, world=world, progress=progress)
@@ -182,11 +179,7 @@ def _require_places(**sides: object) -> None:
 
 def _places(out: str | Path | None, keep_samples: str | Path | None, *, read: Sequence[object]) -> tuple[Path | None, Path | None]:
     """Where figures and images go. Raises ConfigError or DataError where they cannot."""
-    place = None if out is None else given_path(out, "out")
-    if place is not None:
-        if place.suffix != ".json":
-            raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .json")
-        check_figures(place)
+    place = figures_place(out)
     kept = None if keep_samples is None else given_path(keep_samples, "keep_samples")
     if kept is not None:
         check_target(kept, read)
@@ -231,9 +224,8 @@ def _subject(
         raise ConfigError("count", f"got {count}, but {images} is a set, of which all images count; leave it out")
     if kept is not None:
         raise ConfigError("keep_samples", f"got {str(kept)!r}, but {images} is a set already; leave it out")
-    for name in ("settings", "labels", "guide", "guide_with", "guide_ema_length", "style", "style_each", "style_count"):
-        if getattr(request, name) != getattr(ImageRequest(), name):
-            raise ConfigError(name, f"got {getattr(request, name)!r}, but {images} is no run, which makes its images so; leave it out")
+    of_runs = [field.name for field in dataclasses.fields(request) if field.name != "seed"]
+    request.refuse(of_runs, f"{images} is no run, which makes its images so")
     return PictureSide(open_pictures(images, image_size=image_size), str(images))  # type: ignore[arg-type]  (is_run: no StoredRun)
 
 
@@ -292,11 +284,6 @@ def drop_impossible(wanted: Wanted, embedder: Embedder | None, reference: Refere
             wanted.drop([name], f"there is one image to compare with ({reference.name}), and it takes 2")
         elif metric.reference == "features" and reference is not None and not reference.each:
             wanted.drop([name], f"{reference.name} holds statistics alone; give its images")
-
-
-def _place(subject: RunSide, names: Sequence[str], asked: Mapping[str, Any]) -> Path:
-    seen = asked["weights"]["images"]
-    return subject.run.directory / "evaluations" / f"{'+'.join(names)[:_LONGEST_NAME]}-{seen:09d}-{digest_of(asked)[:6]}.json"
 
 
 def _read(place: Path, digest: str) -> Scores | None:
@@ -376,11 +363,8 @@ def measured(task: Task, place: Path | None = None) -> Scores:
     scores = Scores(figures, task.wanted.missing, protocol, asked["settings"], place)
     if place is not None:
         _show_copies(task, figures.get(COPIES), place)
-        took = {"seconds": round(time.monotonic() - started, 1), "processes": task.world.size, "device": task.world.device.type}
         with writing(place, world=task.world):
-            if task.world.is_main:
-                write_scores(place, scores, {"digest": digest_of(asked), **took})
-            task.world.barrier()
+            task.world.on_main(lambda: write_scores(place, scores, {"digest": digest_of(asked), **taken_since(started, task.world)}))
     return scores
 
 
@@ -429,9 +413,7 @@ def _figures(task: Task, found: Mapping[str, np.ndarray], references: Mapping[st
 def write_scores(out: Path, scores: Scores, further: Mapping[str, Any]) -> None:
     """Writes the numbers by image, and then the figures, with `further` entries, each whole or not at all."""
     arrays = {f"{name}/{kind}": values for name, figure in scores.figures.items() for kind, values in figure.arrays.items()}
-    if arrays:
-        save_npz(out.with_suffix(".npz"), arrays)
-    write_text(out, json.dumps(scores.to_dict() | dict(further), indent=2) + "\n")
+    write_figures(out, scores.to_dict() | dict(further), arrays)
 
 
 def write_sweep(setting: str, found: Mapping[str, Scores], out: Path | None = None, *, device: str | None = None) -> Path | None:
@@ -447,7 +429,5 @@ def write_sweep(setting: str, found: Mapping[str, Scores], out: Path | None = No
     world = open_world(device)
     parts = [{"setting": setting, "value": value, **scores.to_dict()} for value, scores in found.items()]
     with writing(out, world=world):
-        if world.is_main:
-            write_text(out, json.dumps({"format": FORMAT, "sweep": parts}, indent=2) + "\n")
-        world.barrier()
+        world.on_main(lambda: write_figures(out, {"format": FORMAT, "sweep": parts}, {}))
     return out

@@ -32,13 +32,15 @@ MOST = 10_000
 ImageSize = int | tuple[int, int] | None
 
 
-class Side(ABC):
-    """One of the two."""
+class Reference(ABC):
+    """What images are held against."""
 
     name: str
     size: tuple[int, int] | None = None
     "Height and width; None: of statistics."
     channels: int | None = None
+    each: bool = True
+    "Whether anything is known of its single images."
 
     @abstractmethod
     def identity(self) -> Mapping[str, Any]:
@@ -48,9 +50,13 @@ class Side(ABC):
     def __len__(self) -> int:
         """How many images there are; 0 where that is not known."""
 
+    @abstractmethod
+    def features(self, embedder: Embedder, output: str, *, each: bool, world: World, progress: Watch) -> FeatureSet:
+        """What a network says of it: the moments of an output, and the array "features" of `each` image. Raises DataError."""
 
-class Subject(Side):
-    """Images that are scored."""
+
+class Subject(Reference):
+    """Images that are scored; others may be held against them too."""
 
     labelled: bool = False
     "Whether each image is of a class."
@@ -72,18 +78,7 @@ class Subject(Side):
         """What is found at each image; kept, and read another time."""
 
 
-class Reference(Side):
-    """What images are held against."""
-
-    each: bool = True
-    "Whether anything is known of its single images."
-
-    @abstractmethod
-    def features(self, embedder: Embedder, output: str, *, each: bool, world: World, progress: Watch) -> FeatureSet:
-        """What a network says of it: the moments of an output, and the array "features" of `each` image. Raises DataError."""
-
-
-class RunSide(Subject, Reference):
+class RunSide(Subject):
     """Images that a run makes."""
 
     def __init__(self, run: StoredRun, request: ImageRequest, loading: Loading) -> None:
@@ -139,7 +134,7 @@ class RunSide(Subject, Reference):
         return FeatureSet(self.looked_at([network(embedder, world.device)], world=world, progress=progress))
 
 
-class PictureSide(Subject, Reference):
+class PictureSide(Subject):
     """Images that lie somewhere."""
 
     def __init__(self, pictures: StoredPictures | SplitPictures, name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,8 +14,8 @@ from triptych.core.npz import Blocks
 from triptych.data.transforms import with_channels
 from triptych.engine.distributed import open_world
 from triptych.engine.progress import Watch, unwatched
-from triptych.evaluation.feature_space import Embedder, default_space, open_space
-from triptych.runs.embedding import GROUP, IDENTITY, origin
+from triptych.evaluation.feature_space import default_space, open_space
+from triptych.runs.embedding import GROUP, IDENTITY, origin, told_of
 from triptych.runs.files import check_archive, check_kept, check_place, save_npz, writing
 from triptych.runs.given.pictures import Pictures, open_pictures
 from triptych.runs.references import COUNT, NAMES, reference_of
@@ -70,7 +69,10 @@ def write_statistics(
     moments = {output: found.moments(output) for output in NAMES if output in embedder.outputs}
     with writing(place, world=world):
         if world.is_main:
-            arrays: dict[str, np.ndarray | Blocks] = {COUNT: np.array(len(pictures)), IDENTITY: _said(pictures, embedder)}
+            arrays: dict[str, np.ndarray | Blocks] = {
+                COUNT: np.array(len(pictures)),
+                IDENTITY: told_of(origin(pictures, embedder.identity)),
+            }
             for output, each in moments.items():
                 arrays |= dict(zip(NAMES[output], (each.mean, each.covariance), strict=True))
             if images:
@@ -78,10 +80,6 @@ def write_statistics(
             save_npz(place, arrays)
         world.barrier()
     return Written(len(pictures), pictures.size, embedder.name, {output: len(each.mean) for output, each in moments.items()})
-
-
-def _said(pictures: Pictures, embedder: Embedder) -> np.ndarray:
-    return np.array(json.dumps(origin(pictures, embedder.identity), sort_keys=True))
 
 
 def _coloured(pictures: Pictures) -> Iterator[np.ndarray]:

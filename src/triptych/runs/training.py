@@ -97,10 +97,7 @@ def train(
             start.notes += [] if init_from is None else ["--init-from is not used: the run goes on from its own checkpoint"]
         elif init_from is not None:
             start.notes += initialize_from(model, init_from, data.spec)
-        refuse_impossible(model, start.config.train, world)
-        refuse_single_frames(data.spec.clip_length, start.config.train)
-        refuse_unknown_phases(start.config.optim, model.phases, absent=model.absent_phases)
-        load_frozen_networks(model)
+        prepare_model(model, start.config, data.spec, world)
         evaluated = start.config.train.evaluate_every is not None
         scores = TrainingScores(model, data.spec, start.config, directory, world) if evaluated else None
         latents = data.spec.latents
@@ -117,6 +114,14 @@ def train(
             initialize_from_images(model, data, start.config, world)
         _loop(model, data, document, directory, world, stack, checkpoint, start.notes, stop, scores)
     return open_run(run_dir)
+
+
+def prepare_model(model: Model, config: RunConfig, spec: DataSpec, world: World) -> None:
+    """Loads the frozen networks of a model that so many processes shall train. Raises ConfigError for settings that do not go with it."""
+    refuse_impossible(model, config.train, world)
+    refuse_single_frames(spec.clip_length, config.train)
+    refuse_unknown_phases(config.optim, model.phases, absent=model.absent_phases)
+    load_frozen_networks(model)
 
 
 @contextmanager
@@ -312,23 +317,20 @@ def _run(loop: Loop, stop: StopRequest, directory: RunDirectory, say: Callable[[
     except Exception as error:
         explained = _explained(error)
         say(f"failed at {loop.images_seen} images: {explained}")
-        if page is not None:
-            page.write()
         if explained is error:
             raise
         raise explained from error
     except KeyboardInterrupt:
         say(f"interrupted at {loop.images_seen} images")
+        raise
+    else:
+        minutes = (time.monotonic() - started) / 60
+        ended = f"finished: {loop.images_seen} images seen, {minutes:.1f} minutes in this start; the run is in {directory.root}"
+        by = stop.name or "another process"
+        say(ended if finished else f"stopped by {by} at {loop.images_seen} images and saved; the same command goes on from there")
+    finally:
         if page is not None:
             page.write()
-        raise
-    if finished:
-        minutes = (time.monotonic() - started) / 60
-        say(f"finished: {loop.images_seen} images seen, {minutes:.1f} minutes in this start; the run is in {directory.root}")
-    else:
-        say(f"stopped by {stop.name or 'another process'} at {loop.images_seen} images and saved; the same command goes on from there")
-    if page is not None:
-        page.write()
 
 
 def _explained(error: Exception) -> Exception:

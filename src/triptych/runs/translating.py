@@ -434,9 +434,7 @@ def check_target(out: Path, *, read: Sequence[Any], count: int) -> None:
         raise DataError(f"{out} is a file; name a folder, or end the name in .png, .npz or .mp4")
     if out.suffix in PICTURES and count > 1:
         raise DataError(f"{out}: one image, but there are {count} to write; name a folder, or end the name in .npz")
-    for source in read:
-        if isinstance(source, str | Path):
-            check_apart(out, source)
+    check_apart(out, *read)
 
 
 # Training ---------------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from triptych.runs.files import check_apart
 from triptych.runs.given.classes import renumbered
 from triptych.runs.given.collection import Collection, open_squares
 from triptych.runs.given.small_images import Load, SmallImages
+from triptych.runs.latent_space import require_decoded
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.sampling import Request, Samples, check_output, drawn, require_room, require_sampler, write_kinds
 from triptych.runs.stored import StoredRun
@@ -52,9 +53,7 @@ def upsample(
     `sample`. Raises ConfigError, CheckpointError and DataError for what does not fit or cannot be read or written.
     """
     small = images if isinstance(images, SmallImages) else inputs(run, images)
-    count, seed = small.count if count is None else whole_number(count, "count"), whole_number(seed, "seed", least=0)
-    if not 1 <= count <= small.most:
-        raise ConfigError("count", f"got {count}, expected 1 to {small.most}, the images that are there")
+    count, seed = small.counted(count), whole_number(seed, "seed", least=0)
     require_room(count, run.spec.pictured)
     if out is not None:
         out = given_path(out, "out")
@@ -88,9 +87,7 @@ def inputs(run: StoredRun, images: str | Path | np.ndarray) -> SmallImages:
 def _check_base(name: str, base: StoredRun, run: StoredRun, *, side: int) -> None:
     """Raises ConfigError or DataError unless a base run draws the images and has the classes that the upsampler of `run` takes."""
     require_sampler(base.outline)
-    if base.spec.undecoded:
-        reason = f"{name} makes latents of {base.spec.channels} channels, and was imported without their autoencoder"
-        raise ConfigError("model", f"{reason}; import it again with --autoencoder RUN")
+    require_decoded(base.spec, name)
     kinds, channels, drawn = {1: "grey", 3: "RGB"}, run.spec.channels, base.spec.pictured
     if (drawn.image_size, drawn.channels) != (side, channels):
         images = f"{kinds[drawn.channels]} images of {drawn.image_size} pixels"
@@ -121,6 +118,12 @@ def require_upsampler(model: nn.Module) -> Upsampler:
     return model
 
 
+def made_small(images: np.ndarray, side: int) -> np.ndarray:
+    """Images, uint8 (b, h, w, c), as small ones of `side` pixels, 8-bit too: the mean of the pixels that each new one covers."""
+    large = RawBatch(torch.from_numpy(images), None, torch.arange(len(images))).to("cpu").images
+    return nearest_uint8(F.interpolate(large, size=side, mode="area")).numpy()
+
+
 def upsampled_grid(model: nn.Module, data: Data, *, count: int, precision: str) -> tuple[Upsampling, Callable[[Path, np.ndarray], None]]:
     """A request that enlarges some of the data's own images, made small before; and what writes the picture of the result.
 
@@ -131,8 +134,7 @@ def upsampled_grid(model: nn.Module, data: Data, *, count: int, precision: str) 
     images = data.train if data.validation is None else data.validation
     count = min(count, len(images))
     originals = images.batch(np.arange(count)).images
-    large = RawBatch(torch.from_numpy(originals), None, torch.arange(count)).to("cpu").images
-    small = nearest_uint8(F.interpolate(large, size=upsampler.input_size, mode="area")).numpy()
+    small = made_small(originals, upsampler.input_size)
     labels = None if images.labels is None else images.labels[:count]
     request = Upsampling(count, 0, labels, upsampler.sampling, precision, load=lambda part: small[part.start : part.stop])
     nearest_pixel = np.arange(originals.shape[1]) * small.shape[1] // originals.shape[1]

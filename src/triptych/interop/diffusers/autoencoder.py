@@ -7,7 +7,7 @@ others in the attention, which are read too.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -55,9 +55,7 @@ def exported(request: ExportRequest) -> Exported:
     assert isinstance(model, KLAutoencoder)
     document = to_document(model.config, request.spec)
     write_folder(request.out, {CONFIG: document}, {WEIGHTS: to_tensors(model)}, known=(CONFIG, WEIGHTS), head=CONFIG)
-    factor = model.config.scaling_factor
-    note = "its scaling_factor is 1: model.scaling_factor, 1 / the deviation of the latents, is not set (triptych data encode measures it)"
-    return Exported((request.out,), None, () if factor is not None else (note,))
+    return Exported((request.out,), None, tuple(_notes(model.config, request.spec)))
 
 
 _SCALING_FACTOR = 0.18215
@@ -78,10 +76,19 @@ def to_document(config: KLAutoencoderConfig, spec: DataSpec) -> dict[str, Any]:
         "layers_per_block": network.num_blocks,
         "latent_channels": network.latent_channels,
         "norm_num_groups": network.num_groups,
-        "sample_size": spec.image_size,
+        "sample_size": max(spec.height_and_width),  # the side of its tiles, one number: images of the training's size need none
         "scaling_factor": 1.0 if config.scaling_factor is None else config.scaling_factor,
         **_EXPECTED,
     }
+
+
+def _notes(config: KLAutoencoderConfig, spec: DataSpec) -> Iterator[str]:
+    if config.scaling_factor is None:
+        why = "model.scaling_factor, 1 / the deviation of the latents, is not set"
+        yield f"its scaling_factor is 1: {why} (triptych data encode measures it)"
+    height, width = spec.height_and_width
+    if height != width:
+        yield f"its sample_size, one number there, is the longer side of the {height}x{width} images: its tiles, where they are asked for"
 
 
 def to_tensors(model: Model) -> dict[str, Tensor]:

@@ -45,7 +45,7 @@ def training(flags: TrainFlags, note: Note) -> RunConfig:
         raise ConfigError("--epochs", f"got {flags['epochs']}, expected at least 2 (the original trains for one less)")
     if flags["weight_y"] and not flags["ycond"]:
         note("--weight_y has no effect without --ycond, as in the original")
-    memory = "checkpoint" if flags["gradient_checkpointing"] else "autograd"
+    memory = "checkpoint" if flags["gradient_checkpointing"] == 1 else "autograd"
     with named_as_flags(_FLAG_OF, FLAGS):
         config = RunConfig(
             model=replace(model_config(flags.values), memory=memory, init_images=flags["n_batch_init"]),

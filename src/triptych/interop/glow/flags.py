@@ -147,6 +147,8 @@ def read_flags(arguments: Sequence[str], *, processes: int) -> TrainFlags:
     check_positive(flags.values)
     if not flags["logdir"]:
         raise ConfigError("--logdir", "got '', expected the directory of the run")
+    if flags["epochs_warmup"] < 0:
+        raise ConfigError("--epochs_warmup", f"got {flags['epochs_warmup']}, expected 0 or more")
     if flags.image_size < 1:
         raise ConfigError("--image_size", f"got {flags['image_size']}, expected at least 1, or -1 for the size of the problem")
     return flags

@@ -8,7 +8,7 @@ from triptych.core.errors import ConfigError
 from triptych.data.config import AS_STORED, DataConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.interop.flags import named_as_flags
-from triptych.interop.guided_diffusion.configs import FLAG_OF, configuration
+from triptych.interop.guided_diffusion.configs import configuration, flags_of
 from triptych.interop.guided_diffusion.flags import ScriptFlags
 from triptych.recipes.config import RunConfig
 
@@ -26,7 +26,7 @@ _TRAINING_FLAG_OF = {
 
 def training(flags: ScriptFlags, *, processes: int, note: Callable[[str], None]) -> RunConfig:
     """What a script's flags train. `note` hears of what differs from the original; a ConfigError is about its flag, if there is one."""
-    with named_as_flags(FLAG_OF | _TRAINING_FLAG_OF, flags.values):
+    with named_as_flags(flags_of(flags.kind) | _TRAINING_FLAG_OF, flags.values):
         classifier, batch = flags.kind == "classifier", flags["batch_size"] * processes
         model, image_size = configuration(flags.values, flags.kind)
         model = model.updated({"timestep_sampler": flags["schedule_sampler"]} | ({"noised": flags["noised"]} if classifier else {}))

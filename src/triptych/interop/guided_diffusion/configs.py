@@ -55,8 +55,11 @@ _CLASSIFIER = {
     "resblock_updown": "classifier_resblock_updown",
 }
 """Settings of NoiseConfig, of UNetConfig, and of a classifier's EncoderConfig, with the flags that have the same values."""
-FLAG_OF = {**_PROCESS, **_NETWORK}
-"""The flag of a setting, by its last name."""
+
+
+def flags_of(kind: Kind) -> dict[str, str]:
+    """The flags of settings, by a setting's last name."""
+    return _PROCESS | (_CLASSIFIER | {"pool": "classifier_pool"} if kind == "classifier" else _NETWORK)
 
 
 # Flags as configurations -----------------------------------------------------------------------------------------------
@@ -83,7 +86,7 @@ def configuration(
             attention_resolutions=reached(flags["classifier_attention_resolutions"], size, len(mult)),
             num_head_channels=CLASSIFIER_HEAD_CHANNELS,
         )
-        return ClassifierConfig(network=network, pool=flags["classifier_pool"], noise=NoiseConfig(**process)), size
+        return ClassifierConfig(network=network, noise=NoiseConfig(**process)).updated({"pool": flags["classifier_pool"]}), size
     heads, decoder_heads = (None if flags.get(name, -1) == -1 else flags[name] for name in ("num_head_channels", "num_heads_upsample"))
     parts: dict[str, Any] = {
         "network": UNetConfig(

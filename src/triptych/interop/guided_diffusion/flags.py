@@ -199,6 +199,8 @@ class ScriptFlags(FlagValues):
 def script_name(script: str) -> str:
     """The script that is meant, by its name or its path. Raises ConfigError for an unknown one."""
     name = Path(script).stem  # "scripts/image_train.py" is what a copied command line begins with
+    if name == "evaluator":
+        raise ConfigError("", f"got {script!r}: for it there is `triptych evaluate SAMPLES.npz --reference REFERENCE.npz`")
     if name not in SCRIPTS:
         raise ConfigError("", f'unknown script "{script}"{nearest(name, SCRIPTS)} (triptych guided-diffusion --help lists them)')
     return name

@@ -26,8 +26,8 @@ from triptych.core.weight_files import check_fit, checked_weights
 from triptych.diffusion.adm import ADM
 from triptych.diffusion.blocks import SelfAttention, legacy_rows
 from triptych.diffusion.unet import UNetEncoder
-from triptych.interop.flags import Value, checked_flags, flag_text, listed, numbers
-from triptych.interop.guided_diffusion.configs import FLAG_OF, LEVELS, configuration, reached
+from triptych.interop.flags import Value, checked_flags, flag_text, listed, named_as_flags, numbers
+from triptych.interop.guided_diffusion.configs import LEVELS, configuration, flags_of, reached
 from triptych.interop.guided_diffusion.flags import Program, all_flags, flag_table
 from triptych.interop.guided_diffusion.shapes import Shape, read_shape
 
@@ -98,15 +98,10 @@ def describe(weights: Mapping[str, Tensor], flags: Mapping[str, Any], *, program
     wrong = disagreements(shape, own, program)
     if wrong:
         raise ConfigError("", "; ".join(wrong))
-    try:
+    with named_as_flags(flags_of(shape.kind), table), without_weights():
         config, size = configuration(full, shape.kind, program=program, levels=shape.channel_mult)
         spec = DataSpec(image_size=size, channels=shape.channels, num_classes=shape.num_classes)
-        with without_weights():
-            config.build(spec)
-    except ConfigError as error:
-        last = error.setting.rpartition(".")[2]
-        name = FLAG_OF.get(last, last)
-        raise ConfigError(f"--{name}" if name in table else name, error.reason) from None
+        config.build(spec)
     return DescribedNetwork(config, spec, full)
 
 

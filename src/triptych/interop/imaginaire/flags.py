@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -64,7 +65,7 @@ def read_flags(words: Sequence[str]) -> TrainFlags:
         if word.startswith("--"):
             chosen = ours if word.startswith(_SECTIONS) else theirs
         chosen.append(word)
-    values = parse_flags([word.replace("--local-rank", "--local_rank", 1) for word in theirs], FLAGS)
+    values = parse_flags([re.sub("^--local-rank", "--local_rank", word) for word in theirs], FLAGS)
     flags = replace(TrainFlags.complete(values, FLAGS), settings=tuple(ours))
     if not flags["config"]:
         raise ConfigError("--config", "missing: the YAML file")

@@ -16,6 +16,7 @@ import numpy as np
 
 from triptych.core.batch import InputSpec
 from triptych.core.errors import ConfigError, DataError
+from triptych.core.given import whole_number
 from triptych.core.npz import local
 from triptych.core.reading import is_inside, user_path
 from triptych.data.clip_files import in_order
@@ -231,6 +232,14 @@ def _of_arrays(values: Sequence[np.ndarray] | np.ndarray, spec: InputSpec, sizin
         hashed.update(f"{array.dtype}{array.shape}".encode())
         hashed.update(array.data)
     return Collection(spec.name, ArrayItems(values, spec.name), spec, sizing, hashed.hexdigest())
+
+
+def counted(count: int | None, there: int, *, what: str = "images") -> int:
+    """How many of those that are there; all for None. Raises ConfigError."""
+    count = there if count is None else whole_number(count, "count")
+    if not 1 <= count <= there:
+        raise ConfigError("count", f"got {count}, expected 1 to {there}, the {what} that are there")
+    return count
 
 
 def stamp(path: Path) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from triptych.data.clip_files import ClipFiles
 from triptych.data.clips import ClipDataConfig
 from triptych.data.config import DataConfig
 from triptych.data.cut import Cut
-from triptych.data.cut_out import Box, CutOut, Shows
+from triptych.data.cut_out import Box, CutOut
 from triptych.data.frame_files import shown_by
 from triptych.data.stored import Member, measure
 from triptych.runs.given.collection import Collection
@@ -39,25 +40,14 @@ def cut_out(cut: CutOut, found: ClipFiles, opened: Sequence[Collection], root: P
     """
     members = [member.items for member in opened if isinstance(member.items, Member)]
     goes_by = {frame: frame if each else frames[0] for frames in found.clips.values() for frame in frames}
-    boxes = _Boxes(cut, shown_by(cut, root, found.keys, members), opened[0], goes_by)
-    return [replace(one, own=_cut(cut, boxes, target=one.spec.name == cut.target)) for one in opened]
+    shows = shown_by(cut, root, found.keys, members)
 
+    @functools.cache
+    def box(frame: int) -> Box:
+        size, _ = measure(opened[0].items, frame, lambda size, where: cut.plain)
+        return cut.box([shows.extent(frame)], size)
 
-class _Boxes:
-    """The box of each frame, found when it is asked for."""
+    def own(*, target: bool) -> Callable[[int], Cut]:
+        return lambda frame: cut.cut(box(goes_by[frame]), target=target)
 
-    def __init__(self, cut: CutOut, shows: Shows, frames: Collection, goes_by: Mapping[int, int]) -> None:
-        """`goes_by`: of each frame the one whose box it has."""
-        self._cut, self._shows, self._frames, self._goes_by = cut, shows, frames, goes_by
-        self._found: dict[int, Box] = {}
-
-    def __getitem__(self, frame: int) -> Box:
-        first = self._goes_by[frame]
-        if first not in self._found:
-            size, _ = measure(self._frames.items, first, lambda size, where: self._cut.plain)
-            self._found[first] = self._cut.box([self._shows.extent(first)], size)
-        return self._found[first]
-
-
-def _cut(cut: CutOut, boxes: _Boxes, *, target: bool) -> Callable[[int], Cut]:
-    return lambda frame: cut.cut(boxes[frame], target=target)
+    return [replace(one, own=own(target=one.spec.name == cut.target)) for one in opened]

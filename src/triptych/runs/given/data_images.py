@@ -42,6 +42,20 @@ def reopened(config: DataConfig, spec: DataSpec) -> Data:
     return data
 
 
+def check_split(split: object) -> None:
+    """Raises ConfigError for what is no split's name."""
+    if split not in (None, *_SPLITS):
+        raise ConfigError("split", f"got {shown(split)}, expected {', '.join(_SPLITS)}")
+
+
+def of_split(data: Data, split: Split, *, name: str) -> list[ImageSet]:
+    """The sets of images of a split of the data, which messages call `name`. Raises ConfigError for held-out ones where there are none."""
+    if split == "validation" and data.validation is None:
+        raise ConfigError("split", f"got validation, but {name} has no held-out images; use train or all")
+    wanted = {"train": [data.train], "validation": [data.validation], "all": [data.train, data.validation]}[split]
+    return [images for images in wanted if images is not None]
+
+
 def model_reference(
     run: StoredRun, *, split: Split | None = None, settings: Config | None = None, most: int | None = None
 ) -> SplitPictures:
@@ -51,8 +65,7 @@ def model_reference(
     translation, which say its direction. `most`: of so many images at most, spread evenly over all. Raises ConfigError or DataError where
     there are none.
     """
-    if split not in (None, *_SPLITS):
-        raise ConfigError("split", f"got {shown(split)}, expected {', '.join(_SPLITS)}")
+    check_split(split)
     config = run.config.data
     data = reopened(config, run.spec)
     if data.pictures is not None:  # the images that the latents are of
@@ -62,11 +75,8 @@ def model_reference(
             raise DataError(f"{reason}: put them back, or name images to compare with (reference)")
         data = config.open()
     split = split or ("validation" if isinstance(config, FewShotDataConfig) and data.validation is not None else "train")
-    if split == "validation" and data.validation is None:
-        raise ConfigError("split", "got validation, but the run's data has no held-out images; use train")
-    wanted = {"train": [data.train], "validation": [data.validation], "all": [data.train, data.validation]}[split]
     name = f"{_SPLITS[split]} of {config.path or 'the built-in digits'}"
-    sets = [_target(images, settings) for images in wanted if images is not None]
+    sets = [_target(images, settings) for images in of_split(data, split, name="the run's data")]
     some = [images if most is None or len(images) <= most else Spread(images, most) for images in sets]
     return SplitPictures(name, config, split, some, data.spec, available=sum(map(len, sets)))
 

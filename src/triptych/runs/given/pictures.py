@@ -37,6 +37,7 @@ from triptych.data.stored import Stored, named, read
 from triptych.data.tfrecord import Records
 from triptych.data.transforms import Size
 from triptych.data.videos import is_video
+from triptych.runs.given.end_to_end import EndToEnd
 from triptych.runs.given.known import known
 
 _FULL_SIZE = 2**16  # more than the resolution of any TFRecord file, so that the largest is read
@@ -191,16 +192,15 @@ class SplitPictures:
         """`available`: images that there are, where these are a part of them."""
         self.name = name
         "What messages call them."
-        self._data, self._split, self._sets, self._spec = data, split, sets, spec
-        self._ends = np.cumsum([len(images) for images in sets])
         labels = [images.labels for images in sets if images.labels is not None]
         self.labels = np.concatenate(labels) if len(labels) == len(sets) else None
+        self._data, self._split, self._images, self._spec = data, split, EndToEnd(sets, labels=self.labels), spec
         self.class_names, self.num_classes = spec.class_names, spec.num_classes
         self.available = len(self) if available is None else available
         "Images that there are, of which these may be a part."
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return len(self._images)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -238,32 +238,19 @@ class SplitPictures:
             return self._hashed()
         chosen = hashlib.sha256()
         for k in range(len(self)):
-            images, number = self._place(k)
-            chosen.update(os.fsencode(images.key(number)) + b"\0")
+            chosen.update(os.fsencode(self._images.key(k)) + b"\0")
         question = ["split", self._data.to_dict(), self.channels, chosen.hexdigest()]
         return known(user_path(path), question, lambda: {"sha256": self._hashed()})["sha256"]
 
     def _hashed(self) -> str:
         hashed = hashlib.sha256()
         for k in range(len(self)):
-            images, number = self._place(k)
-            _add(hashed, images.content(number))
+            _add(hashed, self._images.content(k))
         return hashed.hexdigest()
 
     def images(self, items: Sequence[int]) -> np.ndarray:
         """Some of them, uint8 (b, h, w, c). Raises DataError naming the file."""
-        numbers = np.asarray(items, dtype=np.int64)
-        found = np.empty((len(numbers), *self.size, self.channels), dtype=np.uint8)
-        belongs = np.searchsorted(self._ends, numbers, side="right")
-        for k, images in enumerate(self._sets):
-            own = np.flatnonzero(belongs == k)
-            if len(own):
-                found[own] = images.batch(numbers[own] - int(self._ends[k]) + len(images)).images
-        return found
-
-    def _place(self, number: int) -> tuple[ImageSet, int]:
-        k = int(np.searchsorted(self._ends, number, side="right"))
-        return self._sets[k], number - int(self._ends[k]) + len(self._sets[k])
+        return self._images.batch(np.asarray(items, dtype=np.int64)).images
 
 
 # What is at a path

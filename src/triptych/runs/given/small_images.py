@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from triptych.core.errors import ConfigError
+from triptych.core.given import whole_number
 from triptych.runs.given.classes import labels_of, renumbered
-from triptych.runs.given.collection import Collection
+from triptych.runs.given.collection import Collection, counted
 from triptych.runs.latent_space import shown_by
 from triptych.runs.sampling import Request, draw, label_list, require_sampler
 from triptych.runs.stored import Opened, StoredRun
@@ -34,10 +34,11 @@ class SmallImages:
         """How many are used where nothing is said: all that there are, or 64 of a base run."""
         return BASE_COUNT if isinstance(self.source, StoredRun) else len(self.source)
 
-    @property
-    def most(self) -> float:
-        """How many there can be; without end where a run draws them."""
-        return math.inf if isinstance(self.source, StoredRun) else len(self.source)
+    def counted(self, count: int | None) -> int:
+        """How many are used: so many, or (None) see `count`. Raises ConfigError for more than there are."""
+        if not isinstance(self.source, StoredRun):
+            return counted(count, len(self.source))
+        return BASE_COUNT if count is None else whole_number(count, "count", least=1)
 
     def first(self, count: int, upsampler: Opened, *, seed: int, labels: Sequence[int | str] | None) -> tuple[Load, np.ndarray | None, Any]:
         """What loads the first `count`; their labels, as those of the upsampler; and what they depend on, for JSON.

@@ -26,7 +26,7 @@ from triptych.data.pairs import matched
 from triptych.data.skipping import Spread
 from triptych.data.stored import PROBED, Member, evenly_spaced, of_one_size
 from triptych.data.videos import ClipFolder
-from triptych.runs.given.collection import Collection, open_collection, stamp
+from triptych.runs.given.collection import Collection, counted, open_collection, stamp
 from triptych.runs.given.cut_outs import cut_out, cut_out_of
 from triptych.runs.given.data_images import contents, reopened
 from triptych.runs.given.sizes import OutputSize, Sizing, as_trained, translation_sizing
@@ -175,7 +175,7 @@ def open_inputs(
     numbers = list(range(len(names)))
     if isinstance(translator, VideoTranslator):
         numbers = [number for clip in clips_of(names).values() for number in clip]
-    chosen = sorted(numbers[: _counted(count, len(names))])
+    chosen = sorted(numbers[: counted(count, len(names))])
     return GivenInputs({names[number]: number for number in chosen}, sources, truth, origin=origin)
 
 
@@ -189,7 +189,7 @@ def open_held_out(config: DataConfig, spec: DataSpec, *, size: OutputSize, count
     data = reopened(config, spec)
     if data.validation is None:
         raise ConfigError("held_out", "got true, but the run's data has no held-out images; name some images instead")
-    count = _counted(count, len(data.validation))
+    count = counted(count, len(data.validation))
     read = contents(Spread(data.validation, count, available=count))  # of those that are read, the first so many
     return HeldOut(data.validation, spec, count=count, origin=["held out", config.to_dict(), read])
 
@@ -239,12 +239,6 @@ def open_first(
         raise ConfigError("first", f"{first} does not exist; expected an image, a folder with one for each clip, or a run of single images")
     kind = InputSpec(name="first", kind="image", channels=translator.output_channels)
     return open_collection(first, kind, translation_sizing(size, config=config, spec=spec, translator=translator))
-
-
-def _counted(count: int | None, available: int) -> int:
-    if count is not None and not 1 <= count <= available:
-        raise ConfigError("count", f"got {count}, expected 1 to {available}, the images that are there")
-    return count or available
 
 
 def _by_name(
