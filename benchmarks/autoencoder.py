@@ -4,8 +4,8 @@
 
 autoencoder-small is trained on the folder for as many images as it sees in the minutes; its discriminator joins halfway. Held-out ones are
 then reconstructed, and beside them stand the same images made smaller, to as many numbers as the latents have, and enlarged bicubically.
-Both are held against the originals: PSNR over all of them, and the Frechet distance in one feature space. A transformer learns the kept
-latents by flow matching; its samples, decoded, are held against the training images, and beside them stand the
+Both are held against the originals: PSNR over all of them, and the Frechet distance in one feature space. flow-small learns the kept
+latents; its samples, decoded, are held against the training images, and beside them stand the
 reconstructions and the held-out images themselves. Runs that are there go on where they are. What it saves that the latents are kept is
 timed by kept_latents.py.
 """
@@ -26,9 +26,7 @@ from PIL import Image
 
 from triptych.core.images import grid, save_picture
 from triptych.data.config import DataConfig
-from triptych.diffusion.dit import DiTConfig
 from triptych.diffusion.flow_matching import FlowMatchingConfig
-from triptych.engine.config import LogConfig
 from triptych.engine.metric_log import read_metrics
 from triptych.gans.kl_autoencoder import KLAutoencoderConfig
 from triptych.recipes.catalogue import load_recipe
@@ -40,7 +38,6 @@ from triptych.runs.model_images import ImageRequest, maker_of
 WARM_UP_IMAGES = 160
 SAMPLES, PICTURED, CALLS = 500, 40, 20
 CHUNK = 32
-FLOW_NETWORK = DiTConfig(patch=2, width=256, depth=8, heads=4)
 
 
 def trained(data: DataConfig, folder: Path, minutes: float) -> Run:
@@ -61,15 +58,12 @@ def trained(data: DataConfig, folder: Path, minutes: float) -> Run:
 
 
 def latent_flow(data: DataConfig, folder: Path, minutes: float) -> Run:
-    """A transformer that learns kept latents by flow matching, after so many minutes of one core."""
+    """flow-small, after so many minutes of one core on the kept latents."""
     if (folder / "config.json").is_file():
         return train(open_run(folder).config, folder, device="cpu")
-    recipe = load_recipe("flow-digits")
-    assert isinstance(recipe.model, FlowMatchingConfig)
-    sampling = replace(recipe.model.sampling, guidance_scale=1.0)
-    model = replace(recipe.model, network=FLOW_NETWORK, class_conditional=False, label_dropout=0.0, sampling=sampling)
-    steps = replace(recipe.train, batch_size=32, sample_count=25, checkpoint_every=4_000, sample_every=None, validate_images=0)
-    config = replace(recipe, model=model, data=data, train=steps, log=LogConfig(every=1_600))
+    recipe = load_recipe("flow-small")
+    steps = replace(recipe.train, sample_count=25, checkpoint_every=20_000, sample_every=None, validate_images=0)
+    config = replace(recipe, data=data, train=steps)
     images = int(60 * minutes * speed(config))
     return train(replace(config, train=replace(steps, total_images=images)), folder, device="cpu")
 
