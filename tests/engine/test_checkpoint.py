@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.processes import forked
+from triptych.core import files
 from triptych.core.errors import CheckpointError
 from triptych.engine import checkpoint as module
 from triptych.engine.checkpoint import (
@@ -256,6 +257,19 @@ def test_a_folder_that_cannot_be_looked_at_now_is_not_taken_for_one_that_is_not_
     monkeypatch.setattr(os, "stat", refusing)
     newest = load_newest(tmp_path, warn=no_warning)
     assert newest is not None and newest.images_seen == 20
+
+
+def test_all_is_on_the_disk_before_it_gets_its_name_and_then_the_name_is(tmp_path: Path, monkeypatch) -> None:
+    """After a power failure a name without what it stands for would be a damaged checkpoint, where the one before may be pruned."""
+    done: list[tuple[str, str]] = []
+    sync, rename = module.sync, os.rename
+    for place in (module, files):
+        monkeypatch.setattr(place, "sync", lambda path: (done.append(("sync", path.name)), sync(path)))
+    monkeypatch.setattr(os, "rename", lambda source, target: (done.append(("rename", target.name)), rename(source, target)))
+    path = save(tmp_path, 10)
+    temporary = f".tmp-000000010-{os.getpid()}"
+    assert done[-3:] == [("sync", temporary), ("rename", "000000010"), ("sync", tmp_path.name)]
+    assert len(done[:-3]) == len(list(path.iterdir())) and {what for what, _ in done[:-3]} == {"sync"}
 
 
 def test_an_aside_that_cannot_be_put_back_is_said(tmp_path: Path, monkeypatch) -> None:

@@ -83,6 +83,15 @@ def test_time_goes_on_from_the_line_resumed_at(tmp_path: Path, monkeypatch: pyte
     assert read_metrics(tmp_path / "metrics.jsonl")[-1]["time"] == 53.346
 
 
+def test_time_begins_at_0_where_a_run_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"images": 50, "time": 20.0}\n')
+    monkeypatch.setattr(metric_log, "time", SimpleNamespace(monotonic=lambda: 7.0))
+    with open_log(tmp_path) as log:
+        log.resumed(0)
+        log.write(50, {})
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"images": 50, "time": 0.0}]
+
+
 def test_the_end_of_a_long_log_begins_within_a_line_and_nothing_is_said_of_that(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(f'{{"images": {k}, "loss": 1.0}}\n' for k in range(10, 20)))

@@ -77,6 +77,10 @@ def test_a_folder_of_runs_names_them(tmp_path: Path) -> None:
         RunDirectory(parent).read_config()
     named = "it holds the runs r0, r1, r2, r3, r4, r5, r6, r7 and 2 more"
     assert str(caught.value) == f"no run in {parent}: there is no config.json; {named} (triptych runs '{parent}' shows them)"
+    for k in (8, 9):
+        (parent / f"r{k}/config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"r6, r7 \(triptych runs"):
+        RunDirectory(parent).read_config()
 
 
 @pytest.mark.parametrize(
@@ -269,6 +273,11 @@ def test_what_killed_writers_left_is_swept(tmp_path: Path) -> None:
     earlier = [tmp_path / ".config.json.123", run.samples / ".000000016-sharp.png.4567"]
     for path in [*kept[1:], *left, *earlier]:
         path.touch()
+    elsewhere = [re.sub(r"tmp-\w{8}-", "tmp-00000000-", str(temporary_path(run.config_path))) for _ in range(2)]  # of another machine
+    for path, hours in zip(elsewhere, (23, 25), strict=True):
+        Path(path).touch()
+        os.utime(path, (time.time() - 3600 * hours,) * 2)
+    kept.append(Path(elsewhere[0]))
     run.sweep()
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.engine.distributed_worker import write_snapshots
 from tests.engine.test_statistics import Normed
 from tests.engine.toys import Denoiser, make_loop, resumed, run, seeded, stop_after
 from tests.processes import run_together
-from triptych.core.errors import CheckpointError, ConfigError
+from triptych.core.errors import CheckpointError, ConfigError, RunError
 from triptych.engine import checkpoint, snapshots
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
 from triptych.engine.config import TrainConfig
@@ -113,6 +114,15 @@ def test_a_disk_that_is_full_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(CheckpointError, match=r"cannot write snapshot .*snapshots/000000016: No space left on device"):
         run(make_loop(seeded(Denoiser), tmp_path, **SETTINGS))
     assert not list((tmp_path / "snapshots").iterdir()) and not list((tmp_path / "checkpoints").iterdir())
+
+
+def test_an_average_that_is_not_finite_ends_the_training(tmp_path: Path):
+    loop = make_loop(seeded(Denoiser), tmp_path, **SETTINGS)
+    loop.averages[-1].update = lambda images_seen, images: loop.averages[-1].tensors["network.0.bias"].fill_(math.nan)
+    said = rf"network.0.bias of {loop.averages[-1].settings.name}.safetensors has values that are not finite, .* at 16 images seen; nothing"
+    with pytest.raises(RunError, match=said):
+        run(loop)
+    assert not hashes(tmp_path)
 
 
 def test_in_half_precision_what_is_learned_is_rounded(tmp_path: Path):

@@ -243,6 +243,17 @@ def test_a_wait_for_images_ends_at_once_and_the_run_is_saved(tmp_path):
     assert stop.name == "SIGTERM" and list_checkpoints(tmp_path / "run/checkpoints") == [8]
 
 
+def test_a_signal_after_a_wait_is_noted_again():
+    """It must not end a step in the middle."""
+    stop = StopRequest()
+    with stop.interrupting():
+        pass
+    with pytest.raises(DataError), stop.interrupting():
+        raise DataError("no image")
+    stop.signalled(signal.SIGTERM)
+    assert stop.name == "SIGTERM"
+
+
 def test_a_start_ends_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(Stopped, match="SIGINT"), stop_on_signals() as stop:
