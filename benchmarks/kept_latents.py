@@ -1,6 +1,6 @@
 """What kept latents save: images/s of training on them, and on latents of images that are encoded anew for each batch.
 
-    python benchmarks/kept_latents.py --data FOLDER --out FILE.md
+    python benchmarks/kept_latents.py --data FOLDER --out FILE.md [--precision bf16]
 
 For each pair of an autoencoder and a network that learns its latents: a few photos of the folder are encoded by `triptych data encode`;
 then the network takes whole steps of training, loader included, from the kept latents and from the images, in turns. The autoencoders have
@@ -78,8 +78,8 @@ def begun(recipe: str, data: str, folder: Path) -> Run:
     return train(replace(config, model=model, data=images, train=steps), folder, device="cpu")
 
 
-def speeds(run: Run, pair: Pair, kept: Path, images: DataConfig, *, rounds: int) -> dict[str, float]:
-    """Images/s of training: from kept latents, and from images that are encoded for each batch."""
+def speeds(run: Run, pair: Pair, kept: Path, images: DataConfig, *, rounds: int, bf16: bool) -> dict[str, float]:
+    """Images/s of training: from kept latents, and from images that are encoded for each batch; both networks in bf16, or in float32."""
     opened = DataConfig(source="latents", path=str(kept), image_size=pair.image_size, workers=0).open()
     spec = opened.spec.latents
     assert isinstance(spec, LatentSpec)
@@ -89,15 +89,21 @@ def speeds(run: Run, pair: Pair, kept: Path, images: DataConfig, *, rounds: int)
     assert isinstance(encoder, GaussianEncoder)
     progress = TrainingProgress(0, pair.batch_size, 10**9)
 
+    def autocast() -> torch.autocast:
+        return torch.autocast("cpu", torch.bfloat16, enabled=bf16)
+
     def encoded(batch: Batch) -> Batch:
-        with torch.inference_mode():
+        with torch.inference_mode(), autocast():
             mean, log_variance = encoder.posterior(batch.images)
+        mean, log_variance = mean.float(), log_variance.float()
         noise = Rng(0, ("latents",), batch.index).normal("z", *mean.shape[1:])
         return replace(batch, images=spec.normalised(mean + (0.5 * log_variance).exp() * noise).clone())
 
     def step(batch: Batch) -> None:
         model.prepare(phase, progress)
-        model.loss(phase, batch, Rng(0, (phase.name, 0), batch.index)).loss.mean().backward()
+        with autocast():
+            loss = model.loss(phase, batch, Rng(0, (phase.name, 0), batch.index)).loss
+        loss.mean().backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -124,6 +130,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of photos of at least 256 pixels")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--precision", choices=("float32", "bf16"), default="float32", help="of both networks")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     lines = [
@@ -144,13 +151,13 @@ def main() -> int:
                 runs[pair.autoencoder] = begun(pair.autoencoder, str(few), Path(folder) / pair.autoencoder)
                 encode_data(few, runs[pair.autoencoder], kept, image_size=pair.image_size, labels="none", device="cpu")
             images = DataConfig(path=str(few), image_size=pair.image_size, labels="none", workers=0)
-            medians = speeds(runs[pair.autoencoder], pair, kept, images, rounds=given.rounds)
+            medians = speeds(runs[pair.autoencoder], pair, kept, images, rounds=given.rounds, bf16=given.precision == "bf16")
             ratios.append(medians["kept"] / medians["encoded"])
             described = f"| {pair.autoencoder} | {pair.image_size} px | {pair.network}, {pair.batch_size} "
             lines.append(f"{described}| {medians['kept']:.4g} | {medians['encoded']:.4g} | {ratios[-1]:.2f} |")
             print(lines[-1], file=sys.stderr, flush=True)
     reached = sum(ratio >= TARGET for ratio in ratios)
-    lines += ["", f"Target {TARGET:g} times: {reached} of {len(ratios)} pairs reach it. float32, photos of {given.data}."]
+    lines += ["", f"Target {TARGET:g} times: {reached} of {len(ratios)} pairs reach it. {given.precision}, photos of {given.data}."]
     lines += ["", f"{datetime.date.today()}; {machine()}."]
     text = "\n".join(lines) + "\n"
     sys.stdout.write(text)
