@@ -2458,6 +2458,9 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("runs/given/small_images.py", 'whole_number(count, "count", least=1)', 'whole_number(count, "count")', *_tests("runs", "upsampling")),
     ("runs/evaluation.py", "settings), figures_place(out)", "settings), None if out is None else Path(out)", *_tests("runs", "evaluation")),
     ("runs/given/end_to_end.py", "numbers[own] - int(self._ends[k])", "numbers[own] - int(self._ends[0])", *_tests("runs", "pictures")),
+    ("diffusion/norm.py", "c // groups < _NARROWEST", "c // groups <= _NARROWEST", *_tests("diffusion", "unet")),
+    ("diffusion/norm.py", "h * w < _FEWEST_PIXELS", "h * w <= _FEWEST_PIXELS", *_tests("diffusion", "unet")),
+    ("diffusion/norm.py", "(y.square().sum((2, 3)), groups, pixels=h * w) + norm.eps)", "(y.square().sum((2, 3)), groups, pixels=h * w - 1) + norm.eps)", *_tests("diffusion", "unet")),
 )  # fmt: skip
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {

@@ -45,16 +45,25 @@ def relative(a: Tensor, b: Tensor) -> float:
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.parametrize("fused", [True, False])  # as on a CPU, and as elsewhere
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize(("groups", "eps", "together"), [(32, 1e-5, 3), (4, 0.1, 2)])  # all samples, and two at a time
 def test_norm_against_separate_operations(
-    silu: bool, scaled: bool, dropped: bool, fused: bool, groups: int, eps: float, together: int, monkeypatch: pytest.MonkeyPatch
+    silu: bool,
+    scaled: bool,
+    dropped: bool,
+    fused: bool,
+    layout: torch.memory_format,
+    groups: int,
+    eps: float,
+    together: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch.manual_seed(0)
     monkeypatch.setattr("triptych.diffusion.norm._CACHED_VALUES", together * 64 * 5 * 7)
     norm = (ModulatedGroupNorm(64) if groups == 32 else ModulatedGroupNorm(64, groups=groups, eps=eps)).double()
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
-    x = torch.randn(3, 64, 5, 7, dtype=torch.float64).mul_(2).add_(1).requires_grad_()
+    x = torch.randn(3, 64, 5, 7, dtype=torch.float64).mul_(2).add_(1).contiguous(memory_format=layout).requires_grad_()
     scale, shift = (torch.randn(3, 64, dtype=torch.float64, requires_grad=True) for _ in range(2)) if scaled else (None, None)
     keep = torch.rand(3, 64, 5, 7) > 0.3 if dropped else None
     variables = [v for v in (x, norm.weight, norm.bias, scale, shift) if v is not None]
@@ -93,8 +102,29 @@ def test_norm_of_one_image_whose_axis_of_images_has_an_odd_stride() -> None:
     torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=1e-12)
 
 
-def test_norm_works_in_float32_on_half_precision() -> None:
-    x = (torch.randn(2, 64, 8, 8) + 30).to(torch.bfloat16)  # a large mean is what half-precision statistics lose
+@pytest.mark.parametrize(
+    ("channels", "side", "layout", "slow"),
+    [
+        (128, 31, torch.channels_last, True),
+        (128, 32, torch.channels_last, False),
+        (160, 8, torch.channels_last, False),
+        (32, 8, torch.contiguous_format, False),
+    ],
+)
+def test_norm_leaves_the_kernel_alone_where_that_is_slow(
+    channels: int, side: int, layout: torch.memory_format, slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[int] = []
+    kernel = torch.native_group_norm
+    monkeypatch.setattr(torch, "native_group_norm", lambda *given: (called.append(1), kernel(*given))[1])
+    x = torch.randn(2, channels, side, side).contiguous(memory_format=layout)
+    torch.testing.assert_close(ModulatedGroupNorm(channels)(x), F.group_norm(x, 32), atol=1e-5, rtol=1e-5)
+    assert bool(called) != slow
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_norm_works_in_float32_on_half_precision(layout: torch.memory_format) -> None:
+    x = (torch.randn(2, 64, 8, 8) + 30).to(torch.bfloat16, memory_format=layout)  # a large mean is what half-precision statistics lose
     exact = F.group_norm(x.double(), 32).to(torch.bfloat16)
     out = ModulatedGroupNorm(64)(x)
     assert out.dtype == torch.bfloat16

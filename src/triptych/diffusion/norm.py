@@ -20,6 +20,7 @@ from triptych.nn.forward_mode import is_transformed
 from triptych.nn.precision import widened
 
 NUM_GROUPS = 32
+_NARROWEST, _FEWEST_PIXELS = 5, 2**10  # channels of a group and pixels from which PyTorch's kernel is the faster one in channels last
 _CACHED_VALUES = 2**19  # of samples that are worked on at a time, so that the operations find them in a CPU's cache
 
 
@@ -118,9 +119,17 @@ def _forward_part(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What `_forward` gives for some samples, whose `scale`, `shift` and `keep` these are; the output in float32."""
     b, c, h, w = x.shape
-    y, mean, rstd = torch.native_group_norm(widened(x), weight, bias, b, c, h * w, norm.num_groups, norm.eps)
-    if scale is not None and shift is not None:
-        torch.addcmul(shift[:, :, None, None], y, (1 + scale)[:, :, None, None], out=y)
+    wide, groups = widened(x), norm.num_groups
+    if not x.is_contiguous() and c // groups < _NARROWEST and h * w < _FEWEST_PIXELS:
+        mean = _group_means(wide.sum((2, 3)), groups, pixels=h * w)
+        y = wide - _spread(_by_channel(mean, c))
+        rstd = (_group_means(y.square().sum((2, 3)), groups, pixels=h * w) + norm.eps).rsqrt()
+        gain, offset = _affine(weight, bias, scale, shift, b)
+        torch.addcmul(_spread(offset), y, _spread(_by_channel(rstd, c) * gain), out=y)
+    else:
+        y, mean, rstd = torch.native_group_norm(wide, weight, bias, b, c, h * w, groups, norm.eps)
+        if scale is not None and shift is not None:
+            torch.addcmul(_spread(shift), y, _spread(1 + scale), out=y)
     if m.silu:
         F.silu(y, inplace=True)
     if keep is not None:
@@ -145,10 +154,8 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, scale, shift, keep, mean, rstd = ctx.saved_tensors
         b, c = x.shape[:2]
-        mean, rstd = (stat.repeat_interleave(c // mean.shape[1], dim=1) for stat in (mean, rstd))
-        gain, offset = (weight.expand(b, c), bias.expand(b, c))
-        if scale is not None:
-            gain, offset = weight * (1 + scale), bias * (1 + scale) + shift
+        mean, rstd = _by_channel(mean, c), _by_channel(rstd, c)
+        gain, offset = _affine(weight, bias, scale, shift, b)
         dx, sums = torch.empty_like(x), []
         for part in _parts(x):
             given = (_of(part, values) for values in (grad, x, keep, mean, rstd, gain, offset))
@@ -169,7 +176,7 @@ def _backward_part(
     The numbers of a channel are (b, c). `normal` is the normalised input and dy the gradient of gain * normal + offset.
     """
     wide, dy = widened(x), widened(grad)
-    b, c, h, w = wide.shape
+    _, c, h, w = wide.shape
     normal = torch.addcmul(_spread(-mean * rstd), wide, _spread(rstd), out=torch.empty_like(wide))
     if keep is not None:
         dy = (dy * _bytes(keep)).mul_(ctx.gain)
@@ -177,12 +184,25 @@ def _backward_part(
         y = torch.addcmul(_spread(offset), normal, _spread(gain), out=torch.empty_like(normal))
         dy = torch.ops.aten.silu_backward.grad_input(dy, y, grad_input=y)
     sum_dy, sum_dy_normal = dy.sum((2, 3)), (dy * normal).sum((2, 3))
-    centre, slope = (
-        (gain * total).view(b, ctx.groups, c // ctx.groups).mean(2).div_(h * w).repeat_interleave(c // ctx.groups, dim=1)
-        for total in (sum_dy, sum_dy_normal)
-    )
+    centre, slope = (_by_channel(_group_means(gain * total, ctx.groups, pixels=h * w), c) for total in (sum_dy, sum_dy_normal))
     dx = torch.addcmul(_spread(-rstd * centre), normal, _spread(-rstd * slope), out=normal)
     return dx.addcmul_(dy, _spread(rstd * gain)), sum_dy, sum_dy_normal
+
+
+def _affine(weight: Tensor, bias: Tensor, scale: Tensor | None, shift: Tensor | None, b: int) -> tuple[Tensor, Tensor]:
+    """What the normalised input is multiplied by, and what is added then: (b, c) each."""
+    if scale is None or shift is None:
+        return weight.expand(b, -1), bias.expand(b, -1)
+    return weight * (1 + scale), bias * (1 + scale) + shift
+
+
+def _group_means(sums: Float[Tensor, "b c"], groups: int, *, pixels: int) -> Float[Tensor, "b g"]:
+    """The means over the channels and pixels of groups, from the sums over the pixels."""
+    return sums.view(len(sums), groups, -1).mean(2).div_(pixels)
+
+
+def _by_channel(of_groups: Float[Tensor, "b g"], c: int) -> Float[Tensor, "b c"]:
+    return of_groups.repeat_interleave(c // of_groups.shape[1], dim=1)
 
 
 def _spread(values: Tensor) -> Tensor:
