@@ -125,7 +125,7 @@ def _forward_part(
         y = wide - _spread(_by_channel(mean, c))
         rstd = (_group_means(y.square().sum((2, 3)), groups, pixels=h * w) + norm.eps).rsqrt()
         gain, offset = _affine(weight, bias, scale, shift, b)
-        torch.addcmul(_spread(offset), y, _spread(_by_channel(rstd, c) * gain), out=y)
+        torch.addcmul(_spread(offset), y, _spread((rstd[..., None] * gain.unflatten(1, (groups, -1))).flatten(1)), out=y)
     else:
         y, mean, rstd = torch.native_group_norm(wide, weight, bias, b, c, h * w, groups, norm.eps)
         if scale is not None and shift is not None:
