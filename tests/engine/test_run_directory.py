@@ -141,6 +141,8 @@ def test_all_that_a_run_has_of_its_own_is_no_other_thing(tmp_path: Path) -> None
     run.check()
     run.write_config(DOCUMENT)
     assert [run_that_keeps(place) for place in places] == [tmp_path] * len(places)
+    os.symlink(tmp_path / "loop.png", tmp_path / "loop.png")
+    assert run_that_keeps(tmp_path / "loop.png") is None
 
 
 def test_a_configuration_may_name_a_million_classes(tmp_path: Path) -> None:

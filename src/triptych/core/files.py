@@ -147,6 +147,11 @@ def explain(error: Exception) -> str:
     return f"{reason} {_FREE}" if full else reason
 
 
+def real_path(path: Path) -> Path:
+    """Where a path leads; of links in a circle the last one, where Path.resolve of Python 3.12 raises RuntimeError."""
+    return Path(os.path.realpath(path))
+
+
 @contextmanager
 def explained(what: str) -> Iterator[None]:
     """The context in which an OSError becomes a CheckpointError: that one cannot `what` ("write PATH"), and the reason."""

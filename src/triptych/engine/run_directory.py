@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from triptych.core.errors import CheckpointError, nearest
-from triptych.core.files import explain, explained, remove, sweep, sync, write_text
+from triptych.core.files import explain, explained, real_path, remove, sweep, sync, write_text
 from triptych.core.locks import Held, Lock
 from triptych.core.reading import parsed_json, read_regular
 
@@ -200,7 +200,7 @@ def run_that_keeps(path: Path) -> Path | None:
 
     A file in its folder evaluations is none of these: evaluations may be written there by any name.
     """
-    path = path.resolve()
+    path = real_path(path)
     for root in (path, *path.parents):
         first = path.relative_to(root).parts[:1]
         named = bool(first) and (first[0] in _OWN or path == RunDirectory(root).config_path)

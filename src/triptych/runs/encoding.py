@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from triptych.core.batch import RawBatch
 from triptych.core.config import Config, settings_like
 from triptych.core.errors import ConfigError, RunError
+from triptych.core.files import real_path
 from triptych.core.given import given_path, shown
 from triptych.core.images import nearest_uint8, to_uint8
 from triptych.core.model import ComparesFeatures, Decoder, Encoder, LatentSampler, Model, Sampler, Styled
@@ -117,7 +118,7 @@ class Coder:
         """
         out = None if out is None else given_path(out, "out")
         latents_out = None if latents_out is None else given_path(latents_out, "latents_out")
-        if out is not None and latents_out is not None and out.resolve() == latents_out.resolve():
+        if out is not None and latents_out is not None and real_path(out) == real_path(latents_out):
             raise ConfigError("directions_out", f"got {str(out)!r}, where the latents go; name another file")
         pictures = self.open(images)
         if out is not None:

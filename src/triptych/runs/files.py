@@ -15,7 +15,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from triptych.core.errors import DataError, Stopped
-from triptych.core.files import explain, sweep, whole
+from triptych.core.files import explain, real_path, sweep, whole
 from triptych.core.locks import Held, Lock
 from triptych.core.npz import Blocks, DamagedArchive, Header, open_npz, write_npz
 from triptych.core.reading import open_regular, parsed_json, read_regular, user_path
@@ -65,7 +65,7 @@ def check_apart(out: Path, *read: object) -> None:
     """
     for path in [user_path(place) for place in read if isinstance(place, str | Path)]:
         check_kept(out, path)
-        if path.is_dir() and not RunDirectory(path).exists() and path.resolve() in (out.resolve(), *out.resolve().parents):
+        if path.is_dir() and not RunDirectory(path).exists() and real_path(path) in (real_path(out), *real_path(out).parents):
             raise DataError(f"cannot write {out}: it lies in {path}, which is read; choose another --out")
 
 
