@@ -153,6 +153,7 @@ def test_options_are_told_from_settings() -> None:
         ("--train.totl-images 3", '--train.totl-images: unknown setting; did you mean "--train.total-images"?'),
         ("--batch-size 4", '--batch-size: unknown setting; did you mean "--train.batch-size"?'),
         ("--rnu x", '--rnu: unknown setting; did you mean "--run"?'),
+        ("--count 5", "--count: unknown setting"),
         ("--run a b", "--run: got 2 texts (a b), expected one; with spaces it needs quotation marks"),
         ("--train.total-images many", "--train.total-images: got 'many', expected a whole number"),
         ("--train.seed 0 --train.total-images 1.5", "--train.total-images: got '1.5', expected a whole number"),

@@ -83,14 +83,15 @@ class Stopped(KeyboardInterrupt):
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """A hint `; did you mean "x"?`, or an empty string when nothing is near."""
+    """A hint `; did you mean "x"?`, or an empty string when nothing is near; the dashes of flags are not counted as likeness."""
     matches = _close(name, tuple(allowed))
     return f'; did you mean "{matches[0]}"?' if matches else ""
 
 
 @functools.lru_cache(maxsize=1024)
 def _close(name: str, allowed: tuple[str, ...]) -> list[str]:
-    return difflib.get_close_matches(name, allowed, n=1, cutoff=0.6)
+    words = {each.lstrip("-"): each for each in allowed}
+    return [words[word] for word in difflib.get_close_matches(name.lstrip("-"), words, n=1, cutoff=0.6)]
 
 
 def one_line(error: Exception) -> str:
