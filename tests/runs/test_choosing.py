@@ -418,6 +418,15 @@ def test_what_is_said_to_be_augmented_no_more_is_not_moved(machine, changes):
     assert choice.config.data.augment == "none"  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("recipe", "count", "augment"), [("flow-small", 999, "shift"), ("flow-small", 1_000, "none"), ("adm-mnist", 1_000, "shift")]
+)
+def test_a_small_network_needs_fewer_images_to_go_without_moved_ones(recipe, count, augment):
+    reasons: list[tuple[str, str]] = []
+    changes = augmentation(dataclasses.replace(PHOTOS, count=count), recipe, reasons)
+    assert changes["data"]["augment"] == augment and ("enough" in reasons[0][1]) == (augment == "none")
+
+
 def test_few_images_are_said_to_be_copied():
     (line,) = few(dataclasses.replace(PHOTOS, count=999), "stylegan2-digits")
     assert "copies" in line and "--init-from" in line and "ADA" in line

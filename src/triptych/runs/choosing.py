@@ -315,10 +315,11 @@ def augmentation(seen: Look, recipe: str, reasons: list[tuple[str, str]]) -> Set
         reasons.append(("augmentation", why))
         # Mirrored top to bottom, or turned round, an image of a photo is none.
         return {"model": {"augmentation": {"p": p, "y_flip": 0.0}, "network": {"dropout": dropout}}, "data": {"flip": False}}
-    if seen.count < SOME and seen.channels == 3:
+    enough = FEW if recipe == "flow-small" else SOME  # so small a network does not learn some thousand by heart, and would draw moved ones
+    if seen.count < enough and seen.channels == 3:
         reasons.append(("augmentation", f"{mirrored}moved by up to a tenth: {count} are few"))
         return {"data": {"augment": "shift"}}
-    why = f"{count} are enough" if seen.count >= SOME else "characters that are moved or turned may be others"
+    why = f"{count} are enough" if seen.count >= enough else "characters that are moved or turned may be others"
     reasons.append(("augmentation", f"{mirrored}no more: {why}"))
     return {"data": {"augment": "none"}} | ({"model": {"augmentation": {"p": 0.0}}} if recipe.startswith("edm") else {})
 
