@@ -2440,7 +2440,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("gans/spade.py", "kl_weight: float = 0.2", "kl_weight: float = 0.05", "tests/cli/test_documentation.py"),
     ("cli/launch.py", "with named_as_flags(options, self.config):", "with named_as_flags(self.config):", "tests/cli/test_launch.py"),
     ("cli/launch_slurm.py", 'self.require(most >= 1, "time",', 'self.require(most >= -60, "time",', "tests/cli/test_launch.py"),
-    ("cli/export.py", 'if flag_value("--out", arguments) == "":', "if False:", *_tests("runs", "interchange")),
+    ("cli/export.py", 'if flag_value("--out", arguments) == "":', "if False:", *_tests("cli", "interchange")),
     ("interop/diffusers/autoencoder.py", "max(spec.height_and_width)", "spec.image_size"),
     ("interop/guided_diffusion/configs.py", '(_CLASSIFIER | {"pool": "classifier_pool"} if kind == "classifier" else _NETWORK)', "_NETWORK", "tests/cli/test_guided_diffusion.py"),
     ("interop/glow/commands.py", 'flags["gradient_checkpointing"] == 1', 'flags["gradient_checkpointing"]', "tests/cli/test_glow.py"),

@@ -259,6 +259,18 @@ def test_a_folder_that_cannot_be_looked_at_now_is_not_taken_for_one_that_is_not_
     assert newest is not None and newest.images_seen == 20
 
 
+def test_checkpoints_that_cannot_be_listed_are_not_taken_for_none(tmp_path: Path, monkeypatch) -> None:
+    save(tmp_path, 10)
+
+    def refusing(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    with monkeypatch.context() as patch, pytest.raises(CheckpointError, match="cannot be read: Permission denied"):
+        patch.setattr(os, "scandir", refusing)
+        list_checkpoints(tmp_path)
+    assert list_checkpoints(tmp_path / "not there") == [] == list_checkpoints(tmp_path / "000000010/state.json")
+
+
 def test_all_is_on_the_disk_before_it_gets_its_name_and_then_the_name_is(tmp_path: Path, monkeypatch) -> None:
     """After a power failure a name without what it stands for would be a damaged checkpoint, where the one before may be pruned."""
     done: list[tuple[str, str]] = []
