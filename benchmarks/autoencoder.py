@@ -5,9 +5,8 @@
 autoencoder-small is trained on the folder for as many images as it sees in the minutes; its discriminator joins halfway. Held-out ones are
 then reconstructed, and beside them stand the same images made smaller, to as many numbers as the latents have, and enlarged bicubically.
 Both are held against the originals: PSNR over all of them, and the Frechet distance in one feature space. flow-small learns the kept
-latents; its samples, decoded, are held against the training images, and beside them stand the
-reconstructions and the held-out images themselves. Runs that are there go on where they are. What it saves that the latents are kept is
-timed by kept_latents.py.
+latents; its samples, decoded, are held against the training images, and beside them stand the reconstructions and the held-out images
+themselves. Runs that are there go on where they are. What it saves that the latents are kept is timed by kept_latents.py.
 """
 
 from __future__ import annotations

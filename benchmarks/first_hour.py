@@ -13,20 +13,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from families import speed
-from network_calls import described, settings_of
+from network_calls import described, settings_of, trained, without_looks
 from rows import Row, add_row, read_rows, write_report
 
 from triptych.core.images import grid, save_picture
 from triptych.diffusion.continuous import ContinuousConfig
-from triptych.engine.config import LogConfig
 from triptych.recipes.catalogue import load_recipe
 from triptych.recipes.config import RunConfig
-from triptych.runs import Run, open_run, score, train
+from triptych.runs import Run, score
 from triptych.runs.choosing import Candidate, settings_for
 from triptych.runs.data_look import look
 
@@ -37,17 +33,7 @@ CALLS = (10, 20)
 def configured(recipe: str, data: str, size: int) -> RunConfig:
     """The recipe on these photos, as `triptych init` would have it, with nothing drawn or measured on the way and one average for all."""
     config = load_recipe(recipe).updated(settings_for(look(data), Candidate(recipe, size, 0, ""), []))
-    steps: dict[str, Any] = {"ema_rates": (0.999,), "ema_lengths": (), "snapshot_every": None, "checkpoint_every": 20_000}
-    looks = {"sample_count": 0, "validate_images": 0, "evaluate_every": None, "best_by": "validation"}
-    return replace(config, train=replace(config.train, **steps, **looks), log=LogConfig(every=3_200))
-
-
-def trained(config: RunConfig, folder: Path, minutes: float) -> Run:
-    """The run in the folder, after so many core-minutes."""
-    if (folder / "config.json").is_file():
-        return train(open_run(folder).config, folder)
-    images = int(60 * minutes * speed(config))
-    return train(replace(config, train=replace(config.train, total_images=images)), folder)
+    return without_looks(config, batch_size=config.train.batch_size, seed=0)
 
 
 def distances(run: Run, data: str, size: int) -> dict[str, float]:
@@ -87,7 +73,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="also write the table to this file")
     given = parser.parse_intermixed_args()
     for name in given.recipes:
-        run = trained(configured(name, given.data, given.size), given.runs / f"{name}-{given.size}", given.minutes)
+        run = trained(configured(name, given.data, given.size), given.runs / f"{name}-{given.size}", minutes=given.minutes)
         found = distances(run, given.data, given.size)
         add_row(given.rows, {"recipe": name, "size": given.size, "minutes": given.minutes, "distances": found} | described(run))
     if not given.recipes:

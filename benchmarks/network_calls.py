@@ -95,7 +95,7 @@ def _of(kind: type[Any], recipe: RunConfig) -> Any:
 def without_looks(config: RunConfig, *, batch_size: int, seed: int) -> RunConfig:
     """The same with nothing drawn or validated on the way, and one average of all models alike."""
     steps = {"batch_size": batch_size, "seed": seed, "ema_rates": (0.999,), "ema_lengths": (), "snapshot_every": None}
-    looks = {"sample_count": 0, "validate_images": 0, "checkpoint_every": 20_000}
+    looks = {"sample_count": 0, "validate_images": 0, "evaluate_every": None, "best_by": "validation", "checkpoint_every": 20_000}
     return replace(config, train=replace(config.train, **steps, **looks), log=LogConfig(every=3_200))
 
 

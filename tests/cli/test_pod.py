@@ -34,8 +34,12 @@ def notes() -> list[Path]:
 
 
 def started(rank_0: str, rank_1: str, *words: str, name: str = "pod") -> BaseProcess:
-    """A pod whose two processes do that, or a pod of a machine with one process where there are `words`."""
+    """A pod whose two processes do that once both have started, or a pod of a machine with one process where there are `words`."""
     here = f"import os, signal, sys, time\nos.chdir({os.getcwd()!r})\nprint('started', file=open('starts', 'a'))\n"
+    # torchrun ends the one that is not there yet when the other ends.
+    those = "int(os.environ['LOCAL_WORLD_SIZE']) * (1 + int(os.environ['TORCHELASTIC_RESTART_COUNT']))"
+    here += f"until = time.monotonic() + 30\nwhile time.monotonic() < until and open('starts').read().count('started') < {those}:\n"
+    here += "    time.sleep(0.01)\n"
     script = Path(f"{name}.py").resolve()
     script.write_text(f"{here}if os.environ['RANK'] == '0':\n    {rank_0}\nelse:\n    {rank_1}\n")
     where = words or ("--standalone", "--nproc-per-node=2", "--max-restarts=1", "--monitor-interval=0.05")

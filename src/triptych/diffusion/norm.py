@@ -2,7 +2,9 @@
 
 The chain is bound by memory traffic. On a CPU it is one autograd node that saves its input and two numbers a group, works in
 place, and recomputes the rest in its backward pass: less memory than the separate operations, and several times faster in
-bfloat16, whose fused kernel has a slow backward. Elsewhere plain operations are used, for torch.compile to fuse.
+bfloat16, whose fused kernel has a slow backward. Where groups are narrow and maps small, sums over the pixels take the place of
+PyTorch's kernel, which goes channel by channel there (benchmarks/group_norms.py). On other devices plain operations are used, for
+torch.compile to fuse.
 """
 
 from __future__ import annotations

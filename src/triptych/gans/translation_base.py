@@ -88,7 +88,7 @@ class TranslationGAN(GAN):
         super().__init__(config, generator, discriminator, partial=partial)
         self.translation = translation
         self.sources = (InputSpec(name=IMAGES, kind="image", channels=spec.channels),)
-        self.output_channels, *_ = image_shape(spec)
+        self.output_channels = image_shape(spec)[0]
         self.stride, self.least_size = sizes.stride, sizes.least_size
         self.perceptual = None if perceptual is None else PerceptualLoss(perceptual)
         if perceptual is not None:

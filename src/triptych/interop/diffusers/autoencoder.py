@@ -88,7 +88,7 @@ def _notes(config: KLAutoencoderConfig, spec: DataSpec) -> Iterator[str]:
         yield f"its scaling_factor is 1: {why} (triptych data encode measures it)"
     height, width = spec.height_and_width
     if height != width:
-        yield f"its sample_size, one number there, is the longer side of the {height}x{width} images: its tiles, where they are asked for"
+        yield f"its sample_size, a single number, is the longer side of the {height}x{width} images; diffusers needs it for tiles alone"
 
 
 def to_tensors(model: Model) -> dict[str, Tensor]:
