@@ -28,6 +28,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
     monkeypatch.setattr(linears, "computed", noted)
     monkeypatch.setattr(linears, "by_onednn", lambda x, weight: x.dtype == torch.float32)
+    monkeypatch.setattr(linears, "multiplies_in_halves", lambda: False)
     return shapes
 
 
@@ -49,6 +50,14 @@ def test_values_and_gradients_are_those_of_pytorch(shape: tuple[int, ...], biase
         torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5)
     rows = y.numel() // 4
     assert taken == [(rows, 7, 4), (rows, 4, 7), (4, rows, 7)]
+
+
+def test_on_zen_4_the_gradient_of_the_weight_is_pytorchs(taken: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linears, "multiplies_in_halves", lambda: True)
+    x, weight, gradient = drawn(5, 7).requires_grad_(), drawn(4, 7, seed=1).requires_grad_(), drawn(5, 4, seed=2)
+    found = torch.autograd.grad(linear(x, weight), (x, weight), gradient)
+    torch.testing.assert_close(found, (gradient @ weight, gradient.t() @ x))
+    assert taken == [(5, 7, 4), (5, 4, 7)]
 
 
 def test_views_of_other_memory_layouts_are_multiplied_as_they_are(taken: list[tuple[int, ...]]) -> None:
@@ -115,17 +124,20 @@ def test_only_what_is_asked_for_is_computed(taken: list[tuple[int, ...]]) -> Non
     assert taken == [(5, 7, 4), (4, 5, 7)] and weight.grad is not None
 
 
+def _forget() -> None:
+    for question in (cpu.vectors, cpu.multiplies_fast, cpu.multiplies_in_halves):
+        question.cache_clear()
+
+
 @pytest.fixture
 def zen_5(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bool]]:
     """What the CPU is said to be capable of: what Zen 5 is."""
     able = dict.fromkeys(("avx512_vp2intersect", "avx512_bf16"), True)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able, raising=False)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    cpu.vectors.cache_clear()
-    cpu.multiplies_fast.cache_clear()
+    _forget()
     yield able
-    cpu.vectors.cache_clear()
-    cpu.multiplies_fast.cache_clear()
+    _forget()
 
 
 def test_onednn_is_for_many_products_in_float32_on_zen_5(zen_5: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,13 +164,30 @@ def test_onednn_is_not_for_other_cpus(zen_5: dict[str, bool], monkeypatch: pytes
     x = torch.empty(256, 128)
     assert by_onednn(x, x)
     zen_5.pop("avx512_vp2intersect")
-    cpu.multiplies_fast.cache_clear()
+    _forget()
     assert not by_onednn(x, x)
     zen_5["avx512_vp2intersect"] = True
-    cpu.multiplies_fast.cache_clear()
+    _forget()
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
-    cpu.vectors.cache_clear()
+    _forget()
     assert not by_onednn(x, x)
+
+
+@pytest.mark.parametrize(
+    ("able", "taken"),
+    [
+        ("avx512_bf16 avx512_vbmi2", True),  # Zen 4
+        ("avx512_bf16", False),  # Cooper Lake
+        ("avx512_bf16 avx512_vbmi2 avx512_fp16 amx_bf16", False),  # Sapphire Rapids
+        ("avx512_vbmi2 avx512_vp2intersect", False),  # Tiger Lake
+    ],
+)
+def test_on_zen_4_onednn_is_for_more_products(able: str, taken: bool, zen_5: dict[str, bool]) -> None:
+    zen_5.clear()
+    zen_5.update(dict.fromkeys(able.split(), True))
+    _forget()
+    assert by_onednn(torch.empty(1024, 128), torch.empty(128, 128)) == taken  # 2**24
+    assert not by_onednn(torch.empty(1023, 128), torch.empty(128, 128))
 
 
 def test_a_derivative_forwards_is_left_to_pytorch(zen_5: dict[str, bool]) -> None:

@@ -182,7 +182,20 @@ def test_rows_are_for_narrower_maps_too_and_larger_ones(able: dict[str, bool], m
         assert not chosen(images=64)
 
 
-def test_tiles_go_before_rows(able: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_several_threads_rows_go_before_tiles_of_fewer_channels(able: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = choice(monkeypatch, convolutions.fewer_multiplications)
+    many = {"images": 64, "threads": 2}
+    for capability, narrowest in (("AVX2", 300), ("AVX512", 400)):
+        assert chosen(capability, channels=narrowest, outs=narrowest - 2, **many) is winograd_rows
+        assert chosen(capability, channels=narrowest, outs=narrowest, **many) is winograd
+        assert chosen(capability, channels=narrowest, outs=narrowest - 2, images=64) is winograd
+        assert chosen(capability, channels=narrowest, outs=narrowest - 2, side=8, **many) is winograd  # too narrow a map for rows
+    assert chosen("AVX512", channels=200, outs=198, learning=True, **many) is winograd_rows
+    assert chosen("AVX512", channels=200, outs=200, learning=True, **many) is winograd
+    assert chosen("AVX2", learning=True, **many) is winograd
+
+
+def test_with_one_thread_tiles_go_before_rows(able: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = choice(monkeypatch, convolutions.fewer_multiplications)
     assert chosen("AVX512", images=16) is winograd
     assert chosen("AVX512", images=64, channels=64, outs=64) is winograd_rows

@@ -26,7 +26,7 @@ from triptych.nn.forward_mode import is_transformed
 from triptych.nn.precision import autocasted
 from triptych.nn.weight_gradient import by_products, weight_gradient
 from triptych.nn.winograd import by_tiles
-from triptych.nn.winograd_rows import by_rows
+from triptych.nn.winograd_rows import by_rows, rows_before_tiles
 
 
 class _Geometry(NamedTuple):
@@ -88,9 +88,10 @@ def fewer_multiplications(
     x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh kw"], *, stride: int, padding: int, learning: bool = False
 ) -> ModuleType | None:
     """The module that computes a convolution faster than PyTorch, or the gradient of its weight with `learning`; None if none does."""
-    if by_tiles(x, weight, stride=stride, padding=padding, learning=learning):
-        return winograd
-    return winograd_rows if by_rows(x, weight, stride=stride, padding=padding, learning=learning) else None
+    tiles, rows = (by(x, weight, stride=stride, padding=padding, learning=learning) for by in (by_tiles, by_rows))
+    if tiles and rows:
+        return winograd_rows if rows_before_tiles(weight, learning=learning) else winograd
+    return winograd if tiles else winograd_rows if rows else None
 
 
 class Conv2d(nn.Conv2d):

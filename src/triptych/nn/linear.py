@@ -1,7 +1,8 @@
 """Linear maps in float32 by the library that uses all of a CPU's vectors.
 
 PyTorch has two libraries that multiply matrices in float32. MKL, which it takes for linear maps, uses half of the vectors of AMD's Zen 5.
-oneDNN, which it takes for convolutions, uses all of them and is twice as fast there (benchmarks/linear.py).
+oneDNN, which it takes for convolutions, uses all of them and is twice as fast there (benchmarks/linear.py). On Zen 4 it is a tenth faster,
+but for the gradient of the weight.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from triptych.nn.cpu import multiplies_fast, vectors
+from triptych.nn.cpu import multiplies_fast, multiplies_in_halves, vectors
 from triptych.nn.forward_mode import is_transformed
 
 _FEWEST_NUMBERS = 2**15  # of the result
-_FEWEST_PRODUCTS = 2**22
+_FEWEST_PRODUCTS, _FEWEST_IN_HALVES = 2**22, 2**24
 
 
 def linear(x: Float[Tensor, "*n i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None = None) -> Float[Tensor, "*n o"]:
@@ -40,15 +41,16 @@ class Linear(nn.Linear):
 
 
 def by_onednn(x: Float[Tensor, "*n i"], weight: Float[Tensor, "o i"]) -> bool:
-    """Whether oneDNN is faster: for float32 on Zen 5. With small results or few products its calls cost more than they save."""
+    """Whether oneDNN is faster: for float32 on Zen 4 and 5. With small results or few products its calls cost more than they save."""
     if torch.compiler.is_compiling() or x.device.type != "cpu" or not (x.dtype == weight.dtype == torch.float32):
         return False
-    if not (vectors() == "AVX512" and multiplies_fast() and torch.backends.mkldnn.is_available()):
+    if not (vectors() == "AVX512" and torch.backends.mkldnn.is_available() and (multiplies_fast() or multiplies_in_halves())):
         return False
     if x.ndim < 2 or torch.is_autocast_enabled("cpu") or is_transformed(x) or is_transformed(weight):
         return False
     numbers = x.numel() // max(1, x.shape[-1]) * len(weight)
-    return numbers >= _FEWEST_NUMBERS and numbers * x.shape[-1] >= _FEWEST_PRODUCTS
+    fewest = _FEWEST_IN_HALVES if multiplies_in_halves() else _FEWEST_PRODUCTS
+    return numbers >= _FEWEST_NUMBERS and numbers * x.shape[-1] >= fewest
 
 
 def computed(x: Float[Tensor, "n i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None) -> Float[Tensor, "n o"]:
@@ -69,8 +71,9 @@ class _Linear(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, weight = ctx.saved_tensors
         by_x, by_weight, by_bias = ctx.needs_input_grad
+        multiplied = F.linear if multiplies_in_halves() else linear
         return (
             linear(gradient, weight.t()) if by_x else None,
-            linear(gradient.t(), x.t()) if by_weight else None,
+            multiplied(gradient.t(), x.t()) if by_weight else None,
             gradient.sum(0) if by_bias else None,
         )

@@ -31,6 +31,9 @@ _P, _Q = POINTS[1], POINTS[3]
 _FEWEST_CHANNELS = {("AVX2", False): (64, 64), ("AVX512", False): (64, 96), ("AVX512", True): (96, 128)}
 """For which rows are faster, the harmonic mean of those of both maps, with one thread and with several: by the vectors of the CPU and
 whether it is the gradient of the weight. With AVX2 that is faster by tiles."""
+_NARROWEST_TILES = {("AVX2", False): 300, ("AVX512", False): 400, ("AVX512", True): 200}
+"""From how many channels on tiles, where both are possible, are faster than rows with several threads: those share a cache that tiles need,
+and on machines of which others have a part it may be small. By the vectors of the CPU and whether it is the gradient of the weight."""
 _FEWEST_PRODUCTS = 2**26  # of a pixel's channel with a weight, by thread and tap: smaller ones do not make up for the calls
 _FEWEST_PIXELS, _LEAST_WIDTH = 1024, 14  # with fewer, the kernels cost too much; in narrower maps, PyTorch's convolution of a row is slow
 _MOST_VALUES = 2**22  # of six rows at the points, of all tiles that are computed together: 16 MiB in float32
@@ -46,6 +49,12 @@ def by_rows(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh kw"], *, 
     pixels = b * rows * columns
     large = columns >= _LEAST_WIDTH and pixels >= _FEWEST_PIXELS and pixels * i * o >= _FEWEST_PRODUCTS * threads
     return large and rows >= LEAST_USED * 4 * -(-rows // 4) and i * o >= fewest[threads > 1] * (i + o) / 2
+
+
+def rows_before_tiles(weight: Float[Tensor, "o i kh kw"], *, learning: bool = False) -> bool:
+    """Whether rows are the better choice of a convolution for which both are faster than PyTorch, or of the gradient of its weight."""
+    (o, i), narrowest = weight.shape[:2], _NARROWEST_TILES.get((vectors(), learning), 0)
+    return torch.get_num_threads() > 1 and i * o < narrowest * (i + o) / 2
 
 
 def convolved(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i k k"], *, padding: int) -> Float[Tensor, "b o _ _"]:
