@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from triptych.core.errors import ConfigError
 from triptych.core.model import Sampler, seeded_build
 from triptych.core.rng import Rng, key_of
 from triptych.diffusion.adm import ADM, ADMConfig, EncodingConfig
-from triptych.diffusion.gaussian import GaussianConfig
+from triptych.diffusion.gaussian import Coefficients, GaussianConfig
 from triptych.diffusion.mean_flow import MeanFlowConfig, MeanFlowSamplingConfig
 from triptych.diffusion.model import SamplingConfig
+from triptych.diffusion.respacing import respaced_timesteps
+from triptych.diffusion.samplers import ddim_steps, x0_predictor
 from triptych.diffusion.unet import UNetConfig
 from triptych.recipes import diffusion as recipes
 from triptych.recipes.config import RunConfig
@@ -169,6 +172,25 @@ def test_progressive_sampling() -> None:
     assert wide[0].x0.abs().max() > 1
     half = list(made.sample_progressive(rng, labels=labels, settings=settings, hook=lambda x0: x0 * 0))
     assert not half[-1].sample.any()
+
+
+@pytest.mark.usefixtures("float64")
+def test_eta_is_that_of_the_steps_of_ddim() -> None:
+    made, rng = model().eval(), Rng(9, ("sample",), torch.arange(3))
+
+    def says(x: Tensor, c: Coefficients) -> Tensor:
+        return torch.cat((x.sin(), x), dim=1)
+
+    made.denoiser = lambda conditions, times=None: says  # type: ignore[method-assign]
+    process, predict, ends = made.diffusion.respaced(respaced_timesteps(4, total=100)), x0_predictor(made.diffusion, says), []
+    for eta in (0.0, 0.5, 1.0):
+        settings = SamplingConfig(sampler="ddim", steps=4, eta=eta, clip=False)
+        *_, found = made.sample_progressive(rng, labels=torch.arange(3), settings=settings)
+        noise = [rng.normal(name, 1, 8, 8) for name in ("initial", "step/0", "step/1", "step/2")]
+        *_, expected = ddim_steps(process, predict, noise[0], noise=lambda i: noise[i + 1], eta=eta)  # noqa: B023
+        torch.testing.assert_close(found.sample, expected.sample, rtol=1e-9, atol=1e-9)
+        ends.append(found.sample)
+    assert all(float((one - other).std()) > 0.1 for one, other in pairwise(ends))
 
 
 def test_labels_are_checked() -> None:

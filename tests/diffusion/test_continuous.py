@@ -19,6 +19,8 @@ from triptych.core.rng import Rng
 from triptych.diffusion.adm import ADMConfig
 from triptych.diffusion.classifier import ClassifierConfig
 from triptych.diffusion.continuous import ContinuousConfig, FlowEncodingConfig, LevelSamplingConfig, level
+from triptych.diffusion.gaussian import Coefficients
+from triptych.diffusion.guided import Guide
 from triptych.diffusion.likelihood import FlowODEConfig
 from triptych.diffusion.preconditioned import PreconditionedModel
 from triptych.diffusion.solvers import Churn
@@ -62,8 +64,11 @@ def rng(count: int, *stream: str) -> Rng:
     return Rng(7, stream, torch.arange(count))
 
 
-def published(points: list[float], denoise: Any, n: Any, *, churn: float, low: float, high: float, deviation: float) -> Tensor:
-    """Algorithm 2 of Karras et al. (2022), line by line; churn 0 makes it Algorithm 1. `n(i)`: the draw of a step, n(-1) the first."""
+def published(points: list[float], denoise: Any, n: Any, *, churn: float, low: float, high: float, deviation: float, heun: bool) -> Tensor:
+    """Algorithm 2 of Karras et al. (2022), line by line; churn 0 makes it Algorithm 1. `n(i)`: the draw of a step, n(-1) the first.
+
+    Without `heun` there is no second half of a step.
+    """
     x, steps = points[0] * n(-1), len(points)
     for i, (t, following) in enumerate(zip(points, [*points[1:], 0.0], strict=True)):
         gamma = min(churn / steps, math.sqrt(2) - 1) if low <= t <= high else 0.0
@@ -72,7 +77,7 @@ def published(points: list[float], denoise: Any, n: Any, *, churn: float, low: f
             x = x + math.sqrt(raised**2 - t**2) * deviation * n(i)
         slope = (x - denoise(x, raised)) / raised
         ahead = x + (following - raised) * slope
-        if following != 0:
+        if following != 0 and heun:
             there = (ahead - denoise(ahead, following)) / following
             ahead = x + (following - raised) * (slope / 2 + there / 2)
         x = ahead
@@ -80,8 +85,17 @@ def published(points: list[float], denoise: Any, n: Any, *, churn: float, low: f
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("churn", [{}, {"churn": 5.0, "churn_min": 0.05, "churn_max": 50.0, "churn_noise": 1.003}, {"churn": 40.0}])
-def test_the_published_sampler(churn: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    "churn",
+    [
+        {},
+        {"churn": 5.0, "churn_min": 0.05, "churn_max": 50.0, "churn_noise": 1.003},
+        {"churn": 40.0},
+        {"churn": 2.0},
+        {"churn": 2.0, "sampler": "euler"},
+    ],
+)
+def test_the_published_sampler(churn: dict[str, Any]) -> None:
     model, labels = made(), torch.tensor([0, 1, 2, 1])
     settings = LevelSamplingConfig(steps=8, sigma_max=90.0, **churn)
     found = model.sample(rng(4), labels=labels, settings=settings)
@@ -99,6 +113,7 @@ def test_the_published_sampler(churn: dict[str, float]) -> None:
         low=settings.churn_min,
         high=math.inf if settings.churn_max is None else settings.churn_max,
         deviation=settings.churn_noise,
+        heun=settings.sampler == "heun",
     )
     torch.testing.assert_close(found, expected.clamp(-1, 1), atol=1e-9, rtol=0)
 
@@ -165,6 +180,31 @@ def test_images_go_to_noise_and_come_back() -> None:
         model.decode([torch.zeros(2, 1, 2, 2)], labels=labels)
 
 
+@pytest.mark.usefixtures("float64")
+def test_images_are_taken_for_those_at_the_least_noise_and_noise_for_that_at_the_most() -> None:
+    """Where the one is not little and the other is not all there is, the factors between x and x_t count."""
+    low, high, labels = 0.1, 2.0, torch.tensor([0, 2])
+    model = made(sampling=LevelSamplingConfig(sigma_min=low, sigma_max=high))
+    mean = torch.tensor(MEANS)[labels][:, None, None, None]
+    images = (mean + DEVIATION * rng(2).normal("n", 1, 4, 4).double()).clamp(-1, 1)
+    (latent,) = model.encode(images, labels=labels, rng=rng(2))
+    expected = ((images - mean) / math.hypot(DEVIATION, low) * math.hypot(DEVIATION, high) + mean) / high
+    torch.testing.assert_close(latent, expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(model.decode([latent], labels=labels), images, atol=1e-6, rtol=0)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("path", ["linear", "gvp", "vp"])
+def test_along_a_path_it_starts_from_noise_and_goes_by_the_levels_of_its_settings(path: Any) -> None:
+    model = made()
+    settings = LevelSamplingConfig(sampler="ode-euler", flow_path=path, grid="edm", steps=5, rho=3.0, sigma_min=0.05, sigma_max=20.0)
+    model.sample(rng(3), labels=torch.tensor([0, 1, 2]), settings=settings)
+    asked = [float(sigma.flatten()[0]) for _, sigma in model.calls]
+    assert asked == pytest.approx((np.linspace(20 ** (1 / 3), 0.05 ** (1 / 3), 5) ** 3).tolist(), rel=1e-6)
+    # Noise alone has the deviation 20 there, noise and an image of deviation 1 sqrt(401).
+    torch.testing.assert_close(model.calls[0][0], 20 * rng(3).normal("initial", 1, 4, 4), rtol=2e-3, atol=0)
+
+
 @pytest.mark.parametrize(("channels", "cut_off"), [(1, True), (4, False)])
 def test_decoded_images_are_cut_off_and_decoded_latents_are_not(channels: int, cut_off: bool) -> None:
     model = made(DataSpec(image_size=4, channels=channels, num_classes=3))
@@ -189,6 +229,16 @@ def test_what_each_step_predicts_is_clipped_where_that_is_asked_for(clip: bool, 
         rng(2), labels=torch.tensor([0, 2]), settings=LevelSamplingConfig(steps=3, clip=clip), hook=lambda x0: x0.sign() * 100
     )
     assert [float(step.x0.abs().max()) for step in steps] == [most] * 3
+
+
+def test_what_is_predicted_is_clipped_before_a_classifier_moves_it_and_not_again() -> None:
+    """By (1 - abar) / sqrt(abar) times the score, which is sigma^2 / sqrt(1 + sigma^2)."""
+    guide = Guide(score=lambda x, c: torch.full_like(x, 0.01))
+    steps = made().sample_progressive(
+        rng(2), labels=torch.tensor([0, 2]), settings=LevelSamplingConfig(steps=3, clip=True), guide=guide, hook=lambda x0: x0 * 0 + 100
+    )
+    for step, sigma in zip(steps, np.linspace(80 ** (1 / 7), 0.002 ** (1 / 7), 3) ** 7, strict=True):
+        torch.testing.assert_close(step.x0, torch.full_like(step.x0, 1 + 0.01 * sigma**2 / math.sqrt(1 + sigma**2)))
 
 
 @pytest.mark.parametrize(("sigma_max", "largest"), [(10.0, 80.0), (80.0, 80.0), (120.0, 120.0)])
@@ -238,6 +288,24 @@ def test_models_of_timesteps_guide_it_and_it_guides_them() -> None:
     assert not torch.allclose(*drawn)
 
 
+@pytest.mark.usefixtures("float64")
+def test_a_model_of_timesteps_that_knows_the_same_images_leads_it_nowhere() -> None:
+    """It is asked at every level up to its last timestep, and there where there is more noise."""
+    model, adm, asked = made(class_conditional=False), seeded_build(ADMConfig(network=UNetConfig(**NETWORK)), SPEC, seed=0).eval(), []
+
+    def noise(x: Tensor, c: Coefficients) -> Tensor:
+        asked.append(c.sigma)
+        return c.sqrt_noise / (c.abar * DEVIATION**2 + c.sqrt_noise**2) * x
+
+    adm.denoiser = lambda conditions: noise  # type: ignore[assignment]
+    settings = LevelSamplingConfig(sampler="euler", steps=6, sigma_max=1000.0, guidance_scale=3.0)
+    led = model.guided_with(adm).sample(rng(3), labels=None, settings=settings)  # type: ignore[arg-type]
+    plain = model.sample(rng(3), labels=None, settings=dataclasses.replace(settings, guidance_scale=1.0))
+    torch.testing.assert_close(led, plain, atol=1e-3, rtol=0)
+    highest = adm.diffusion.levels.high  # type: ignore[union-attr]
+    assert asked == pytest.approx([min(c.sigma, highest) for c in settings.points()]) and 100 < highest < 200  # type: ignore[operator]
+
+
 def test_a_level_as_timesteps_see_it() -> None:
     model, noise = made(), ADMConfig(network=UNetConfig(**NETWORK)).diffusion
     process = ADMConfig(network=UNetConfig(**NETWORK)).build(SPEC).diffusion
@@ -252,8 +320,11 @@ def test_a_level_as_timesteps_see_it() -> None:
     [
         ({"steps": 0}, "steps"),
         ({"sigma_min": 80.0}, "sigma_min"),
+        ({"sigma_min": 1e-50}, "sigma_min: got 1e-50, expected at least 1e-30, and below sigma_max"),
         ({"sigma_max": math.inf}, "sigma_max: got inf, expected at most 1e6"),
         ({"sigma_max": 1e39}, "sigma_max: got 1e\\+39, expected at most 1e6"),
+        ({"rho": 0.001}, "rho: got 0.001, expected 0.02 to 1,000,000"),
+        ({"rho": 1e17}, "rho: got 1e\\+17"),
         ({"churn": 1.0, "sampler": "unipc"}, "churn"),
         ({"churn_min": 2.0, "churn_max": 1.0}, "churn_min"),
         ({"guidance_interval": (2.0, 1.0)}, "guidance_interval"),

@@ -147,7 +147,13 @@ def test_an_untrained_network_gives_0_and_learns_from_the_first_step() -> None:
     weights = made.x_embedder["proj"].weight.detach()
     bound = math.sqrt(6 / (32 + 12))
     assert 0.9 * bound < float(weights.abs().max()) <= bound, "xavier-uniform of the flattened kernel"
-    assert 0.015 < float(made.t_embedder.mlp["0"].weight.std()) < 0.025  # type: ignore[operator]
+    for weights in (made.t_embedder.mlp["0"].weight, made.y_embedder.embedding_table.weight):
+        assert 0.015 < float(weights.detach().std()) < 0.025  # type: ignore[operator]
+    block = made.blocks[0]
+    assert isinstance(block, Block)
+    for layer in (block.attn.qkv, block.attn.proj, block.mlp["fc1"], block.mlp["fc2"]):
+        bound = math.sqrt(6 / sum(layer.weight.shape))  # type: ignore[arg-type]
+        assert 0.97 * bound < float(layer.weight.detach().abs().max()) <= bound and not layer.bias.any()  # type: ignore[operator, union-attr]
     (made(x, t, y) - x).square().sum().backward()
     assert made.final_layer.linear.weight.grad.norm() > 0  # type: ignore[union-attr]
 

@@ -111,6 +111,7 @@ def test_the_loss_by_hand(path: PathName, form: Form) -> None:
         ({"times": "logit-normal"}, (0.33746, 0.5, 0.66254)),
         ({"times": "logit-normal", "time_mean": -0.4, "time_deviation": 1.4}, (0.20684, 0.40131, 0.63283)),
         ({"times": "edm-skewed"}, (0.59642, 0.76852, 0.88178)),
+        ({"times": "edm-skewed", "time_mean": 0.0}, (0.30802, 0.5, 0.69198)),
     ],
 )
 def test_times_of_training(settings: dict[str, Any], quantiles: tuple[float, float, float]) -> None:
@@ -350,3 +351,14 @@ def test_a_network_is_asked_within_the_times_of_its_own_path(path: PathName, alo
     times = model.network.times
     assert first - 1e-9 <= min(times) and max(times) <= last + 1e-9, (min(times), max(times))
     assert min(times) < first + 0.01 and max(times) > last - 0.01 and images.isfinite().all()
+
+
+@every_path
+def test_velocities_are_sampled_to_the_end_but_on_the_path_vp(path: PathName) -> None:
+    """There the velocity is infinite at the end, and the last time is 0.999, not that of training."""
+    with in_float64():
+        model = known(path)
+        model.sample(rng(2), labels=None, settings=dataclasses.replace(model.sampling, sampler="ode-euler", steps=4))
+    expected = [0, 0.333, 0.666, 0.999] if path == "vp" else [0, 0.25, 0.5, 0.75]
+    times = set(model.network.times)  # type: ignore[arg-type]
+    assert sorted(times) == pytest.approx(expected, abs=1e-9)

@@ -54,8 +54,10 @@ def test_a_table_of_betas() -> None:
     np.testing.assert_allclose(StepCoefficients(*given.tables).abar, [0.9, 0.72, 0.432])
     with pytest.raises(ConfigError, match="one for each of the 4 steps"):
         GaussianConfig(steps=4, betas=(0.1, 0.2, 0.4))
-    with pytest.raises(ConfigError, match="between 0 and 1"):
-        GaussianConfig(steps=3, betas=(0.1, 0.2, 1.0))
+    for wrong in (1.0, 0.0, 1e-17):
+        with pytest.raises(ConfigError, match="betas: got .*, expected numbers from 1e-12 to below 1"):
+            GaussianConfig(steps=3, betas=(wrong, 0.1, 0.2))
+    assert GaussianDiffusion(GaussianConfig(steps=2, betas=(1e-12, 0.1))).levels.low == pytest.approx(1e-6, rel=1e-3)
 
 
 def test_a_table_that_leaves_nothing_of_the_image_is_refused() -> None:
@@ -276,6 +278,8 @@ def test_discretized_likelihood_is_a_distribution() -> None:
         exact = cdf(levels + 1 / 255) - cdf(levels - 1 / 255)
         exact[0], exact[-1] = cdf(levels[0] + 1 / 255), 1 - cdf(levels[-1] - 1 / 255)
         torch.testing.assert_close(mass, exact, atol=5e-4, rtol=0)
+    impossible = discretized_gaussian_log_likelihood(levels, torch.full_like(levels, 10), 2 * math.log(0.1))
+    torch.testing.assert_close(impossible[:-1], torch.full_like(levels[:-1], math.log(1e-12)))  # the published bound
 
 
 def test_prior_term_in_closed_form() -> None:

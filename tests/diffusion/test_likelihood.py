@@ -16,7 +16,7 @@ from triptych.core.errors import ConfigError
 from triptych.core.model import Likelihood, VariationalBound, seeded_build
 from triptych.core.rng import Rng
 from triptych.diffusion.adm import ADM, ADMConfig
-from triptych.diffusion.gaussian import Coefficients, Denoiser, GaussianConfig, GaussianDiffusion
+from triptych.diffusion.gaussian import Coefficients, Denoiser, GaussianConfig, GaussianDiffusion, Levels
 from triptych.diffusion.likelihood import BIN, FlowODEConfig, estimated_trace, exact_trace, log_density, log_prob
 from triptych.diffusion.samplers import x0_predictor
 from triptych.diffusion.unet import UNetConfig
@@ -65,6 +65,20 @@ def test_gaussian_data(mean: Any, schedule: Any) -> None:
     single = log_density(x0_predictor(process, gaussian_denoiser(process)), process.levels, images.float(), steps=50, trace=exact_trace)
     assert single.dtype == torch.float64
     torch.testing.assert_close(single, density, atol=2.5e-4, rtol=0)
+
+
+def test_the_density_is_that_of_the_image_at_the_least_noise() -> None:
+    """Noise of half the deviation 1 is not little: the factor between the image and x, and its logarithm, count."""
+    levels, images = Levels(0.5, 20.0, lambda sigma: Coefficients.of_sigma(sigma, time=sigma)), pictures()
+
+    def predict(x: Tensor, c: Coefficients) -> Tensor:
+        return MEAN + DEVIATION**2 * c.sqrt_abar / (DEVIATION**2 * c.abar + 1 - c.abar) * (x - c.sqrt_abar * MEAN)
+
+    density = log_density(predict, levels, images, steps=50, trace=exact_trace)
+    scale = math.hypot(DEVIATION, 20) / math.hypot(DEVIATION, 0.5) / math.hypot(1, 20)  # of x at the most noise in the image
+    noise = MEAN / math.hypot(1, 20) + scale * (images - MEAN)
+    exact = (torch.distributions.Normal(0, 1).log_prob(noise) + math.log(scale)).sum((1, 2, 3))
+    torch.testing.assert_close(density, exact, atol=1e-5, rtol=0)
 
 
 def mixture_denoiser(process: GaussianDiffusion, centres: Tensor, deviation: float) -> Denoiser:

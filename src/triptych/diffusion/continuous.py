@@ -76,9 +76,11 @@ class LevelSamplingConfig(Config):
 
     def validate(self) -> None:
         self.require(1 <= self.steps <= 1_000_000, "steps", "1 to 1,000,000")
-        self.require(0 < self.sigma_min < self.sigma_max, "sigma_min", "above 0 and below sigma_max")
+        # Heun's steps divide by it in float32.
+        self.require(1e-30 <= self.sigma_min < self.sigma_max, "sigma_min", "at least 1e-30, and below sigma_max")
         self.require(self.sigma_max <= 1e6, "sigma_max", "at most 1e6")
-        self.require(0 < self.rho < math.inf, "rho", "a positive number")
+        # So that sigma_max^(1 / rho) is finite, and no level is like another.
+        self.require(0.02 <= self.rho <= 1e6, "rho", "0.02 to 1,000,000")
         self.require(0 <= self.churn < math.inf, "churn", "0 or more")
         self.require(
             self.churn == 0 or self.sampler in ("heun", "euler"), "churn", f"0 with sampler {self.sampler}; heun and euler have it"

@@ -33,6 +33,7 @@ ImageHook = Callable[[Tensor], Tensor]
 """Changes the predicted x_0 (b, c, h, w) before it is used: clipping, thresholding, projection."""
 
 _MOST_STEPS = 1_000_000
+_LEAST_BETA = 1e-12  # of less nothing is left in 1 - beta, and the first noise level would be 0
 _LEAST_LEFT = 1e-30
 """Of the image's variance at the last timestep: x_0 is a difference of numbers 1e15 times as large, whose squares are finite in float32."""
 RESCALED_TO = 1000
@@ -58,7 +59,7 @@ class NoiseConfig(Config):
             named_betas(self.schedule, steps=self.steps)
         else:
             self.require(len(self.betas) == self.steps, "betas", f"one for each of the {self.steps} steps")
-            self.require(all(0 < beta < 1 for beta in self.betas), "betas", "numbers between 0 and 1")
+            self.require(all(_LEAST_BETA <= beta < 1 for beta in self.betas), "betas", f"numbers from {_LEAST_BETA:g} to below 1")
             left = math.prod(1 - beta for beta in self.betas)
             self.require(left >= _LEAST_LEFT, "betas", f"a product of all 1 - beta of at least {_LEAST_LEFT:g}, what is left of the image")
 
