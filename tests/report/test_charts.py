@@ -11,6 +11,9 @@ import pytest
 
 from tests.report.html_pages import read_page
 from tests.report.made_runs import evaluated, made_run
+from triptych.evaluation.clip_metric import CLIP_METRICS
+from triptych.evaluation.pair_metric import PAIR_METRICS
+from triptych.evaluation.set_metric import SET_METRICS
 from triptych.report.chart import LETTER, WIDTH, Line, Tick, colour_class, drawing
 from triptych.report.curves import MOST_POINTS, Curve, Curves, Point
 from triptych.report.intervals import interval_chart, shortened
@@ -240,10 +243,12 @@ def test_speeds_of_nothing_are_left_out(tmp_path: Path) -> None:
 def test_figures_have_a_better_end() -> None:
     for names, sign in (
         (("fid", "fd-efficientnet-lite0", "kid", "copies", "bits-per-dim", "lpips", "warping-error"), 1),
-        (("precision", "prdc-recall", "is", "density", "ms-ssim", "class-accuracy", "authenticity"), -1),
+        (("precision", "prdc-recall", "is", "is-10", "density", "ms-ssim", "class-accuracy", "authenticity"), -1),
         (("diversity", "sharpness", "near-equal", "x"), None),
     ):
         assert [sign_of(name) for name in names] == [sign] * len(names)
+    known = (*SET_METRICS, *PAIR_METRICS, *CLIP_METRICS)
+    assert [name for name in known if sign_of(name) is None] == ["diversity", "sharpness"], "of no other metric it is open"
 
 
 def test_a_number_that_a_sentence_tells_is_not_told_twice(tmp_path: Path) -> None:

@@ -322,6 +322,15 @@ def test_rows_of_a_table_say_what_they_have_otherwise(tmp_path: Path) -> None:
     assert "hash" not in text.split("how it was measured")[0], "what nobody chose tells no rows apart"
 
 
+def test_what_is_told_of_each_evaluation_of_a_table_says_which_it_is(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a")
+    for k, (name, steps) in enumerate((("kid", 10), ("recall", 10), ("kid", 25))):
+        evaluated(run, str(k), {name: {"value": 0.01, "error": 0.001}}, sampler={"steps": steps}, weights={"images": 2_000})
+    text = re.sub(r"\s+", " ", read_page(write_report(run)).text)
+    for said in ("kid, 2,000 images seen, 10 steps", "recall, 2,000 images seen, 10 steps", "kid, 2,000 images seen, 25 steps"):
+        assert text.count(f"how it was measured: {said}") == 1, said
+
+
 def test_a_line_joins_what_differs_by_its_axis_alone(tmp_path: Path) -> None:
     run = made_run(tmp_path / "a")
 
@@ -530,6 +539,14 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     }.items():
         assert main(["report", *given]) == 2
         assert capsys.readouterr().err == f"triptych: error: {said}\n"
+
+
+def test_a_page_that_cannot_be_written_in_the_run_may_lie_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = made_run(tmp_path / "a")
+    (run / "report.html").mkdir()  # as a disk that is read only: tests may run as root, who may write everywhere
+    assert main(["report", str(run)]) == 2
+    assert capsys.readouterr().err == f"triptych: error: cannot write {run}/report.html: Is a directory; choose another --out\n"
+    assert main(["report", str(run), "--out", str(tmp_path / "x.html")]) == 0
 
 
 def test_another_page_is_written_over_and_other_files_stay(

@@ -108,7 +108,7 @@ def write_comparison(roots: Sequence[str | Path], out: str | Path) -> Path:
     try:
         write_page(out, comparison_page([Path(root) for root in roots]))
     except OSError as error:
-        raise DataError(f"cannot write {out}: {explain(error)}") from error
+        raise DataError(f"cannot write {out}: {explain(error)}; choose another --out") from error
     return out
 
 

@@ -55,7 +55,7 @@ def interval(name: str, value: float, error: float | None) -> tuple[float, float
 
 
 _LOWER = ("frechet", "fid", "sfid", "kid", "fvd", "copies", "lpips", "bits-per-dim", "warping-error")
-_HIGHER = (*(name for name in _SHARES if name != "copies"), "is", "density", "psnr", "ssim")
+_HIGHER = (*(name for name in _SHARES if name != "copies"), "is", "is-10", "density", "psnr", "ssim")
 
 
 def sign_of(name: str) -> Literal[1, -1] | None:

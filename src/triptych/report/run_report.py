@@ -105,7 +105,7 @@ def write_report(root: str | Path, out: str | Path | None = None) -> Path:
     try:
         write_page(path, page)
     except OSError as error:
-        raise DataError(f"cannot write {path}: {explain(error)}") from error
+        raise DataError(f"cannot write {path}: {explain(error)}; choose another --out") from error
     return path
 
 
@@ -143,6 +143,18 @@ class Table:
     def differs(self) -> bool:
         """Whether there is anything to tell the rows apart by."""
         return any(how for _, how in self.rows)
+
+    @property
+    def titles(self) -> list[tuple[Evaluation, str]]:
+        """Each with what tells it from the others: what it has otherwise, its figures, images seen and steps. "" for a single one."""
+        return [(each, _title(each, how) if len(self.rows) > 1 else "") for each, how in self.rows]
+
+
+def _title(evaluation: Evaluation, how: str) -> str:
+    names = ", ".join(figure.name for figure in evaluation.figures)
+    seen = "" if evaluation.images_seen is None else f"{evaluation.images_seen:,} images seen"
+    steps = "" if evaluation.steps is None else f"{plain(evaluation.steps)} steps"
+    return ", ".join(filter(None, (how, names, seen, steps)))
 
 
 def _table(group: list[Evaluation]) -> Table:
