@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from triptych.core.errors import ConfigError
-from triptych.core.given import given_path, whole_number, whole_numbers
+from triptych.core.given import given_path, optional_path, whole_number, whole_numbers
 
 
 def test_numbers_and_paths_are_taken_as_they_are_meant() -> None:
@@ -17,6 +17,7 @@ def test_numbers_and_paths_are_taken_as_they_are_meant() -> None:
     assert type(whole_number(np.int64(4), "n")) is int
     assert whole_numbers(np.array([1, 2]), "pick") == whole_numbers((1, 2), "pick", count=2) == [1, 2]
     assert given_path("a/b", "out") == given_path(Path("a/b"), "out") == Path("a/b")
+    assert optional_path(None, "out") is None and optional_path("a/b", "out") == Path("a/b")
 
 
 @pytest.mark.parametrize("value", [1.5, 2.0, "3", None, True, [1], np.array([1, 2])])
@@ -34,6 +35,7 @@ def test_other_mistakes() -> None:
         (lambda: whole_numbers([0, 1, 2], "between", count=2), "between: got 3 numbers, expected 2 whole numbers"),
         (lambda: given_path(None, "out"), "out: got None, expected a path"),
         (lambda: given_path("", "out"), "out: got '', expected a path"),
+        (lambda: optional_path(1, "out"), "out: got 1, expected a path"),
         (lambda: given_path(np.zeros(999), "out"), "..., expected a path"),
     ):
         with pytest.raises(ConfigError) as caught:

@@ -85,6 +85,17 @@ def test_a_damaged_part_goes(cache: BlockCache, tmp_path: Path) -> None:
     assert cache.get("a/0") is None and not cache.holds("a/0")
 
 
+def test_of_many_parts_only_some_are_known_to_be_sound(cache: BlockCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_cache, "_MOST_SOUND", 3)
+    for k in range(4):
+        cache.put(f"a/{k}", bytes([k]))
+    looked, digest = list[bytes](), block_cache._digest
+    monkeypatch.setattr(block_cache, "_digest", lambda content: looked.append(content) or digest(content))
+    for k in (0, 0, 1, 2, 2, 3, 3, 0):  # the fourth part takes the place of all before it
+        assert cache.get(f"a/{k}") == bytes([k])
+    assert [content[0] for content in looked] == [0, 1, 2, 3, 0] and len(cache._sound) == 2
+
+
 def test_a_disk_that_is_nearly_full_keeps_nothing(cache: BlockCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = block_cache._LEFT_FREE + 3
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(free, 0, free))  # type: ignore[attr-defined]

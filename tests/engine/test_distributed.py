@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -116,6 +117,21 @@ def test_the_chosen_gpu_is_the_one_that_is_asked_for_its_memory(monkeypatch):
     assert distributed.open_world("cuda:1").device == torch.device("cuda:1") and used == [torch.device("cuda:1")]
     distributed.open_world("cpu")
     assert len(used) == 1
+
+
+def test_messages_are_filled_in_order_and_each_tensor_is_measured_once(monkeypatch):
+    asked, sent, nbytes = list[int](), list[int](), torch.Tensor.nbytes
+    monkeypatch.setattr(distributed, "_BUCKET_BYTES", 12)
+    monkeypatch.setattr(torch.Tensor, "nbytes", property(lambda tensor: asked.append(1) or nbytes.__get__(tensor)))
+    tensors = [torch.full((count,), float(k), dtype=torch.float32) for k, count in enumerate((1, 1, 2, 1, 3, 1))]
+
+    def send(flat: torch.Tensor) -> SimpleNamespace:
+        sent.append(len(flat))
+        return SimpleNamespace(wait=lambda: flat.add_(10))
+
+    distributed._in_buckets(tensors, send)
+    assert sent == [4, 4, 1] and len(asked) == len(tensors)
+    assert [set(tensor.tolist()) for tensor in tensors] == [{k + 10.0} for k in range(6)]
 
 
 def test_one_process_agrees_with_itself():

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import re
 import sys
+import tracemalloc
 import warnings
 from contextlib import closing
 from pathlib import Path
@@ -92,12 +94,72 @@ def test_time_begins_at_0_where_a_run_begins_again(tmp_path: Path, monkeypatch: 
     assert read_metrics(tmp_path / "metrics.jsonl") == [{"images": 50, "time": 0.0}]
 
 
+def test_to_go_on_takes_a_small_part_of_the_memory_of_a_long_log(tmp_path: Path) -> None:
+    line = {"images": 1, "time": 5.0} | {f"phase/loss_{k}": 0.5 for k in range(20)}
+    (tmp_path / "metrics.jsonl").write_text(f"{json.dumps(line)}\n" * 1_000)
+    peaks = []
+    with open_log(tmp_path) as log:
+        for work in (lambda: log.resumed(1), lambda: read_metrics(tmp_path / "metrics.jsonl")):
+            tracemalloc.start()
+            work()
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+    assert peaks[0] < peaks[1] / 3
+
+
 def test_the_end_of_a_long_log_begins_within_a_line_and_nothing_is_said_of_that(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(f'{{"images": {k}, "loss": 1.0}}\n' for k in range(10, 20)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert [line["images"] for line in read_metrics(path, last_bytes=70)] == [18, 19]
+
+
+def test_what_holds_is_what_no_later_resume_went_back_behind(tmp_path: Path) -> None:
+    chance = random.Random(0)
+    lines = [{("images" if chance.random() < 0.8 else "resumed_at"): chance.randrange(60)} for _ in range(200)]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    later = [[other["resumed_at"] for other in lines[k:] if "resumed_at" in other] for k in range(len(lines))]
+    expected = [line for line, resumes in zip(lines, later, strict=True) if "images" in line and all(line["images"] <= r for r in resumes)]
+    assert read_metrics(path) == expected and 10 < len(expected) < 100
+
+
+def test_a_log_of_many_resumes_is_gone_through_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+
+    class Counted(int):
+        def __le__(self, other: float) -> bool:
+            compared.append(self)
+            return int(self) <= other
+
+        def __lt__(self, other: float) -> bool:
+            compared.append(self)
+            return int(self) < other
+
+    path, count = tmp_path / "metrics.jsonl", 100
+    path.write_text("".join(f'{{"images": {k}}}\n{{"resumed_at": {k}}}\n' for k in range(count)))
+    monkeypatch.setattr(metric_log, "parsed_json", lambda text: {name: Counted(value) for name, value in json.loads(text).items()})
+    assert len(read_metrics(path)) == count
+    assert count <= len(compared) <= 2 * count
+
+
+def test_of_one_kind_no_other_lines_are_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    monkeypatch.setattr(metric_log, "parsed_json", lambda text: parsed.append(text) or json.loads(text))
+    with open_log(tmp_path) as log:
+        for images in range(20):
+            log.write(images, {"loss": 1.0, "of validation/": 0.0})
+            if images % 5 == 0:
+                log.write(images, {"validation/loss": images / 2})
+    path = tmp_path / "metrics.jsonl"
+    with path.open("a") as file:
+        file.write('{"resumed_at": 12}\nnull}\n{"images": 18, "validation/loss": 0.25}\n')
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = read_metrics(path, kind="validation/")
+    assert [(line["images"], line["validation/loss"]) for line in found] == [(0, 0.0), (5, 2.5), (10, 5.0), (18, 0.25)]
+    assert len(parsed) == 6
 
 
 @pytest.mark.parametrize("torn", ['{"images": 200, "lo', '{"images": 200, "loss": 2.0}', "\0\0\0\0"])

@@ -6,6 +6,7 @@ import ctypes
 import dataclasses
 import errno
 import itertools
+import json
 import os
 import signal
 import threading
@@ -21,7 +22,7 @@ from tests.engine import stopping_worker
 from tests.engine.toys import Denoiser, make_loop, metrics, resumed, run, seeded, stop_after
 from tests.processes import run_together
 from triptych.core.errors import CheckpointError, ConfigError, DataError, RunError, Stopped
-from triptych.engine import signals
+from triptych.engine import metric_log, signals
 from triptych.engine.callables import Evaluated, Evaluation
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
 from triptych.engine.config import LogConfig
@@ -144,6 +145,15 @@ def test_a_finished_run_makes_the_grids_that_it_lacks(tmp_path, unbroken):
     (tmp_path / "samples/000000048-cold.png").unlink()
     assert going_on(tmp_path).begun == ["grid"]
     assert ended(tmp_path) == unbroken
+
+
+def test_what_was_due_is_looked_for_in_lines_of_its_kind_alone(tmp_path, monkeypatch):
+    """A long log has hundreds of thousands of others."""
+    assert run(Work(seeded(Denoiser)).loop(tmp_path))
+    loop, parsed = Work(Denoiser()).loop(tmp_path, resumed), list[str]()
+    monkeypatch.setattr(metric_log, "parsed_json", lambda text: parsed.append(text) or json.loads(text))
+    assert run(loop)
+    assert len(parsed) == 2 * 3 + 2 and not any('"denoise/loss"' in text for text in parsed)  # validations, evaluations, the resume twice
 
 
 def test_a_validation_that_the_log_has_and_the_checkpoint_not_is_not_repeated(tmp_path, unbroken):

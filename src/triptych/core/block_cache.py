@@ -24,6 +24,7 @@ _LEFT_FREE = 2**28  # bytes of a disk
 _KEPT = 7 / 8  # of what may be taken is left where some had to go
 _LOOKS = 64  # so many times while a cache is filled, each process looks how full it is
 _WAIT = 0.05  # seconds
+_MOST_SOUND = 2**17  # names, of 130 bytes each; 20 GB have 76,000 blocks
 
 
 class BlockCache:
@@ -60,6 +61,8 @@ class BlockCache:
         if len(whole) < _DIGEST or _digest(content) != whole[-_DIGEST:] or end > len(content):
             self.drop(name)
             return None
+        if len(self._sound) >= _MOST_SOUND:  # of data that are far larger than the cache they would fill the memory
+            self._sound.clear()
         self._sound.add(name)
         return content[start:end]
 

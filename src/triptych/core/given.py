@@ -43,6 +43,11 @@ def given_path(value: Any, name: str) -> Path:
     return Path(value)
 
 
+def optional_path(value: Any, name: str) -> Path | None:
+    """What `given_path` gives; None where nothing is given. Raises ConfigError about the argument `name`."""
+    return None if value is None else given_path(value, name)
+
+
 def shown(value: Any) -> str:
     """A value in a message, in one line that is not too long."""
     text = " ".join(repr(value).split())

@@ -170,10 +170,13 @@ class World:
 def _in_buckets(tensors: Iterable[Tensor], send: Callable[[Tensor], Any]) -> None:
     """Sends tensors of one type many at a time, as each message costs time, and gives them what came of it."""
     buckets: list[list[Tensor]] = [[]]
+    filled = 0  # bytes of the last one
     for tensor in tensors:
-        if sum(each.nbytes for each in buckets[-1]) >= _BUCKET_BYTES:
+        if filled >= _BUCKET_BYTES:
             buckets.append([])
+            filled = 0
         buckets[-1].append(tensor)
+        filled += tensor.nbytes
     sent = []
     for bucket in filter(None, buckets):
         flat = torch.cat([tensor.reshape(-1) for tensor in bucket])

@@ -389,7 +389,7 @@ class Loop:
 
     def _written(self, kind: str) -> dict[str, float] | None:
         """The figures of the validation, or of the evaluation, at the present images seen; None: the log does not have them."""
-        for line in read_metrics(self.directory.metrics_path):
+        for line in read_metrics(self.directory.metrics_path, kind=kind):
             values = {name.removeprefix(kind): value for name, value in line.items() if name.startswith(kind)}
             if values and line["images"] == self.images_seen:
                 return values

@@ -13,7 +13,7 @@ import os
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -27,34 +27,56 @@ from triptych.engine.run_directory import RunDirectory
 _NOT_FINITE = ("nan", "inf", "-inf")
 
 
-def read_metrics(path: Path, *, last_bytes: int | None = None) -> list[dict[str, Any]]:
+def read_metrics(path: Path, *, last_bytes: int | None = None, kind: str = "") -> list[dict[str, Any]]:
     """The lines of metrics.jsonl that still hold, in order: superseded, torn and `resumed_at` lines are left out.
 
-    `last_bytes`: of the end of the file alone, for the newest figures of a long run. Damaged lines are left out too, and warned of. Raises
-    OSError.
+    `last_bytes`: of the end of the file alone, for the newest figures of a long run. `kind`: only lines with a name that begins so; to
+    parse the others would take most of the time and memory. Damaged lines are left out too; they are warned of where all lines are parsed.
+    Raises OSError.
     """
+    return _holding(_lines(path, last_bytes=last_bytes, kind=kind))
+
+
+def _lines(path: Path, *, last_bytes: int | None = None, kind: str = "") -> Iterator[dict[str, Any]]:
+    """The sound lines, superseded and `resumed_at` ones among them; see `read_metrics`."""
     if not path.exists():
-        return []
+        return
+    marks = (f'"{kind}'.encode(), b'"resumed_at"')
+    damaged: list[int] = []
     with path.open("rb") as file:
         file.seek(0 if last_bytes is None else max(0, path.stat().st_size - last_bytes))
-        text = file.read().decode(errors="replace")
-    kept: list[dict[str, Any]] = []
-    damaged: list[int] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            values = measured(parsed_json(line))
-        except ValueError:
-            if line.strip("\0") and (line[0] != "{" or line[-1] == "}"):  # else it is torn: its process or machine died while it wrote
-                damaged.append(number)
-        else:
-            if "resumed_at" in values:
-                kept = [earlier for earlier in kept if earlier["images"] <= values["resumed_at"]]
+        for number, line in enumerate(file, start=1):
+            if kind and not any(mark in line for mark in marks):
+                continue
+            text = line.rstrip(b"\r\n").decode(errors="replace")
+            try:
+                values = measured(parsed_json(text))
+            except ValueError:
+                if text.strip("\0") and (text[0] != "{" or text[-1] == "}"):  # else it is torn: its process or machine died while it wrote
+                    damaged.append(number)
             else:
-                kept.append(values)
-    if damaged and last_bytes is None:
+                yield values
+    if damaged and last_bytes is None and not kind:
         more = f" and {len(damaged) - 1} more are" if len(damaged) > 1 else " is"
         warnings.warn(f"{path}: line {damaged[0]}{more} damaged and left out", stacklevel=2)
-    return kept
+
+
+def _holding(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines that no resume after them superseded."""
+    kept: list[dict[str, Any]] = []
+    most = math.inf
+    for values in reversed(list(lines)):
+        if "resumed_at" in values:
+            most = min(most, values["resumed_at"])
+        elif values["images"] <= most:
+            kept.append(values)
+    return kept[::-1]
+
+
+def _times(lines: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The lines without what was measured, which of a long log takes a gigabyte."""
+    for values in lines:
+        yield {name: values[name] for name in ("images", "resumed_at", "time") if name in values}
 
 
 def measured(values: Any) -> dict[str, Any]:
@@ -90,7 +112,7 @@ class MetricLog:
     def resumed(self, images: int) -> None:
         """Notes that training goes on from a checkpoint after `images` images; call it before the first `write`."""
         self._append({"resumed_at": images})
-        kept = read_metrics(self._run.metrics_path)
+        kept = _holding(_times(_lines(self._run.metrics_path)))
         self._earlier_seconds = max((float(line.get("time", 0.0)) for line in kept), default=0.0)
         for sink in self._sinks:
             sink.resumed(images)
