@@ -364,7 +364,7 @@ def test_folders_that_are_missing(tmp_path):
         path.unlink()
     with pytest.raises(DataError, match="train/images: holds no images"):
         opened(tmp_path)
-    with pytest.raises(DataError, match=r"notes.txt: cannot be listed \(Not a directory\)"):
+    with pytest.raises(DataError, match=r"notes.txt: not a folder; give the one that holds images, or train/images \(data.target\)$"):
         (tmp_path / "notes.txt").write_text("no folder")
         opened(tmp_path / "notes.txt")
     with pytest.raises(DataError, match="nowhere: does not exist"):

@@ -15,6 +15,7 @@ from tests.data.pictures import encoded, picture, textured, write_folder, write_
 from triptych.core.errors import ConfigError, DataError
 from triptych.data.config import DataConfig
 from triptych.data.cut import Cut
+from triptych.data.files import open_folder
 from triptych.data.images import Data
 from triptych.data.naming import held_out, pairs_warning
 from triptych.data.source import recognised
@@ -86,6 +87,21 @@ def test_links_are_followed_but_not_in_circles(tmp_path):
     assert [note for note in data.notes if "link" in note] == [
         f"{root}/link/back: a link to a folder that is there already; its images count once"
     ]
+
+
+@pytest.mark.parametrize("sign", ["metrics.jsonl", "checkpoints"])
+def test_what_lies_in_a_run_is_no_image_of_the_folder_around_it(sign: str, tmp_path: Path) -> None:
+    place = write_folder(tmp_path / "photos", ["a/1.png", "b/2.png", "runs/mine/samples/000000016.png", "runs/3.png"])
+    run = place / "runs" / "mine"
+    (run / "config.json").write_text("{}")
+    found, _ = open_folder(place)
+    assert list(found.names) == ["a/1.png", "b/2.png", "runs/3.png", "runs/mine/samples/000000016.png"]  # no run yet
+    (run / sign).mkdir()
+    for _ in range(2):
+        found, empty = open_folder(place)
+        assert list(found.names) == ["a/1.png", "b/2.png", "runs/3.png"]
+        assert (empty, found.remarks) == ([], [f"{run}: a run; what lies in it counts for none of these images"])
+    assert len(open_folder(run)[0].names) == 1  # which is asked for by its name
 
 
 def test_a_second_link_to_a_folder_is_no_class_without_images(tmp_path):
@@ -277,6 +293,12 @@ def test_held_out_is_disjoint_complete_stable_and_of_the_right_size():
 def test_neither_side_of_a_small_split_is_empty(count, fraction):
     train, validation = held_out([str(k) for k in range(count)], fraction=fraction)
     assert len(train) >= 1 and len(validation) >= 1
+
+
+def test_what_is_looked_at_is_held_out_where_that_can_be():
+    some, none = (DataConfig(source="digits", image_size=8, validation_fraction=fraction).open() for fraction in (0.05, 0.0))
+    assert some.sets == [some.train, some.validation] and some.looked_at is some.validation
+    assert none.sets == [none.train] and none.looked_at is none.train
 
 
 def test_the_split_does_not_depend_on_where_the_folder_lies(tmp_path):

@@ -268,6 +268,7 @@ def test_the_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert main([*again[:-1], str(tmp_path / f"{name}.safetensors")]) == 2
         assert f"{name}.safetensors: it is there, and no such command made it; choose another --out" in capsys.readouterr().err
         assert (tmp_path / f"{name}.safetensors").read_bytes() == content
+    assert main(["average", "none", "--help"]) == 0 and "--length" in capsys.readouterr().out, "without a run"
     assert main(["average", place]) == 2 and "--length: missing; usage: triptych average" in capsys.readouterr().err
     assert main(["average", place, "--length", "0.15", "--out", "mine.pt"]) == 2
     assert "--out: got 'mine.pt', expected a name that ends with .safetensors" in capsys.readouterr().err

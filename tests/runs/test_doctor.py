@@ -17,6 +17,7 @@ from tests.data.databases import write_database
 from tests.data.pairs import as_map, levels, write, write_pairs
 from tests.data.pictures import encoded, picture, write_folder, write_idx, write_tar, write_zip
 from tests.report.html_pages import read_page
+from triptych.cli.data_doctor import _short
 from triptych.cli.main import main
 from triptych.core.errors import ConfigError, DataError
 from triptych.data.config import DataConfig
@@ -367,6 +368,11 @@ def test_the_command(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture
     (folder / "cat" / "<b>\x1b[31m.png").unlink()
     assert main(["data", "doctor", str(folder), "--workers", "0"]) == 0
     assert "fit: these images can be trained on\n" in capsys.readouterr().out
+
+
+def test_the_end_of_a_long_name_is_shown() -> None:
+    whole = "".join(map(str, range(35)))
+    assert len(whole) == 60 and (_short(whole), _short(f"ab{whole}")) == (whole, f"...{whole}")
 
 
 @pytest.mark.parametrize("verb", ["doctor", "stats", "encode", "draw", "points", "person"])

@@ -27,6 +27,7 @@ from triptych.gans.spade import SPADE, SPADEGenerator, SPADEGeneratorConfig
 from triptych.interop.imaginaire import from_state_dict
 from triptych.interop.imaginaire.experiment import read_experiment
 from triptych.interop.imaginaire.importer import _counted
+from triptych.interop.imaginaire.weights import run_weights
 from triptych.interop.imaginaire.yaml_file import YamlFile
 from triptych.runs import Run, import_run, train
 from triptych.runs.beginning import same_images
@@ -152,32 +153,46 @@ def test_weights_that_are_no_spade_are_refused() -> None:
         imported(values, content)
 
 
-@pytest.mark.slow
-def test_an_average_of_few_shot_vid2vid() -> None:
-    """Its references have the variance that averages were made with, and the second name of its flow network is left out."""
-    hyper = {"num_hyper_layers": 1, "num_fc_layers": 1}
+def few_shot() -> dict[str, Any]:
+    """The file of a small few-shot vid2vid."""
+    part = {"num_filters": 4, "max_num_filters": 8, "num_downsamples": 2, "embed": _PART, "flow": _FLOW | {"num_blocks": 1}}
     small = {
-        "gen": {
-            "num_filters": 4,
-            "max_num_filters": 8,
-            "num_downsamples": 2,
-            "embed": _PART,
-            "hyper": hyper,
-            "flow": _FLOW | {"num_blocks": 1},
-        },
+        "gen": part | {"hyper": {"num_hyper_layers": 1, "num_fc_layers": 1}},
         "dis": SMALL["dis"],
         "data": {"output_h_w": "32, 32", "train": {"roots": ["clips/train"]}},
         "trainer": {"loss_weight": {"perceptual": 0}},
     }
-    values = changed(VIDEOS["faces"], small)
+    return changed(VIDEOS["faces"], small)
+
+
+def with_second_flow(content: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint that has the flow network under both of its names."""
+    twice = {name: tensor for name, tensor in content["net_G"].items() if "flow_network_ref." in name}
+    again = {name.replace("flow_network_ref.", "flow_network_temp."): tensor for name, tensor in twice.items()}
+    return content | {"net_G": content["net_G"] | again}
+
+
+def test_weights_of_few_shot_vid2vid_with_and_without_an_average() -> None:
+    file = YamlFile(few_shot())
+    experiment = read_experiment(file)
+    model = seeded_build(experiment.model, experiment.data.spec, seed=1)
+    for average, eps in ((model, 1e-5), (None, 0.1)):
+        torch.save(with_second_flow(checkpoint(model, average)), "c.pt")
+        found: Any = run_weights("c.pt", experiment, file.settings)
+        assert found.experiment.model.generator.reference_eps == eps and (found.average is None) == (average is None)
+        assert not [name for name in (*found.model, *(found.average or ())) if "flow_network_temp" in name]
+
+
+@pytest.mark.slow
+def test_an_average_of_few_shot_vid2vid() -> None:
+    """Its references have the variance that averages were made with, and the second name of its flow network is left out."""
+    values = few_shot()
     live, average = model_of(values), model_of(values)
     generator: Any = average.generator
     with torch.no_grad():
         for parameter in generator.parameters():
             parameter.mul_(1.5)
-    content = checkpoint(live, average)
-    twice = {name: tensor for name, tensor in content["net_G"].items() if "flow_network_ref." in name}
-    content["net_G"] |= {name.replace("flow_network_ref.", "flow_network_temp."): tensor for name, tensor in twice.items()}
+    content = with_second_flow(checkpoint(live, average))
     loaded: Any = imported(values, content).load(device="cpu")
     assert loaded.config.generator.reference_eps == 1e-5 and not [name for name in loaded.state_dict() if "flow_network_temp" in name]
     for name, module in generator.named_modules():

@@ -242,6 +242,27 @@ def test_every_cut_checkpoint_is_refused(model: str) -> None:
             assert "\n" not in str(raised.value) and len(str(raised.value)) < 300
 
 
+def test_an_average_with_spectral_norm_is_read_too() -> None:
+    """As remove_sn: False leaves it; here with more digits than the weights beside it."""
+    live, average = trained("munit")
+    network: Any = average.generator
+    kept = {f"module.averaged_model.{key}": tensor.double() for key, tensor in network.state_dict().items()}
+    content = checkpoint(live, average)
+    rest = {key: tensor for key, tensor in content["net_G"].items() if ".averaged_model." not in key}
+    plain, same = (imported("munit", content | {"net_G": state}).load(device="cpu") for state in (content["net_G"], rest | kept))
+    for (name, one), other in zip(plain.state_dict().items(), same.state_dict().values(), strict=True):
+        assert torch.equal(one, other), name
+    first = next(key for key in kept if key.endswith("weight_u"))
+    stem = first.removeprefix("module.averaged_model.")
+    for change, message in (
+        ({}, f"the file is incomplete: it has no {stem}"),
+        ({first: torch.ones(3)}, rf"{stem} has shape \[3\], expected"),
+    ):
+        broken = rest | {key: tensor for key, tensor in kept.items() if key != first} | change
+        with pytest.raises(CheckpointError, match=message):
+            imported("munit", content | {"net_G": broken})
+
+
 def test_an_average_of_zeros_is_refused() -> None:
     content = saved(lambda c: None, "munit")
     name = next(key for key in content["net_G"] if ".averaged_model." in key and key.endswith("content_encoder.model.0.layers.conv.weight"))

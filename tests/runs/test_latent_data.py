@@ -16,7 +16,7 @@ from PIL import Image
 from tests.contract.shrink import shrunk
 from triptych.cli.main import main
 from triptych.core.batch import DataSpec, LatentSpec
-from triptych.core.errors import CheckpointError, ConfigError, DataError, Stopped
+from triptych.core.errors import CheckpointError, ConfigError, DataError, RunError, Stopped
 from triptych.core.npz import read_npz
 from triptych.core.rng import Rng
 from triptych.data.config import DataConfig
@@ -30,15 +30,18 @@ from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.kl_autoencoder import KLAutoencoder, KLAutoencoderConfig
 from triptych.gans.kl_networks import KLNetworksConfig
 from triptych.recipes.config import RunConfig
-from triptych.runs import Run, latent_data, open_run, train
+from triptych.runs import Run, latent_data, open_run, plan_probe, planning, train
+from triptych.runs.beginning import same_images
 from triptych.runs.data_look import look
 from triptych.runs.given.data_images import model_reference
 from triptych.runs.latent_data import EncodedData, encode_data
-from triptych.runs.latent_space import LatentSpace, copy_bytes, shown_by
+from triptych.runs.latent_space import LatentSpace, autoencoder_of, copy_bytes, shown_by, unlike_latents
+from triptych.runs.latents import read_latents
 from triptych.runs.loading import Loading
 from triptych.runs.model_images import ImageRequest, maker_of
 from triptych.runs.packing import pack_data
 from triptych.runs.pieces import Pieces
+from triptych.runs.plan_probe import Task, measure
 from triptych.runs.showing import show_data
 from triptych.runs.stored import outline
 from triptych.runs.training import initialize_from
@@ -61,7 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = RunConfig(
         model=KLAutoencoderConfig(network=network, discriminator=patches, perceptual_weight=0.0),
         data=DataConfig(path=str(root / "images"), image_size=SIDE, flip=True, validation_fraction=0.25, workers=0),
-        train=TrainConfig(total_images=16, **TRAINING),
+        train=TrainConfig(total_images=16, ema_lengths=(0.1,), snapshot_every=8, **TRAINING),
     )
     train(config, root / "kl", device="cpu")
     encoded(root)
@@ -122,6 +125,62 @@ def test_a_finished_file_is_left_alone_and_another_one_is_not(folder: Path):
     assert not made.already and (made.count, made.shape) == (COUNT, (2, SIDE // 2, SIDE // 2))
     assert set(read_npz(folder / "plain.npz")) == {"latents", "held_out", "labels", "mean", "std"}
     assert not encoded(folder, "plain.npz", flip=True).already, "with mirrored images"
+
+
+def test_a_damaged_file_and_one_of_another_version_are_encoded_anew(folder: Path):
+    """As a training advises that refuses them."""
+    place = folder / "damaged.npz"
+    encoded(folder, place.name)
+    content = bytearray(place.read_bytes())
+    content[content.find(b"mean.npy") + 1000] ^= 255
+    place.write_bytes(content)
+    with pytest.raises(DataError, match=r"damaged.npz: its latents are damaged, .*; encode the images again"):
+        latents_of(folder, path=str(place)).open()
+    assert not encoded(folder, place.name).already and len(latents_of(folder, path=str(place)).open().train)
+    np.savez(place, **(read_npz(place) | {"latents": np.array('{"latents": {}}')}))
+    assert not encoded(folder, place.name).already and encoded(folder, place.name).already
+
+
+def test_arrays_get_the_channels_of_the_autoencoder(folder: Path, tmp_path: Path):
+    pixels = np.random.default_rng(1).integers(0, 256, (6, SIDE, SIDE), dtype=np.uint8)
+    np.savez(tmp_path / "grey.npz", arr_0=pixels)
+    made = encode_data(tmp_path / "grey.npz", open_run(folder / "kl"), tmp_path / "made.npz", device="cpu", validation_fraction=0.0)
+    images = torch.from_numpy(pixels)[:, None].repeat(1, 3, 1, 1) / 127.5 - 1
+    np.testing.assert_allclose(read_npz(tmp_path / "made.npz")["mean"], autoencoder(folder).posterior(images).mean.numpy(), atol=1e-5)
+    assert made.stamp.data.channels == 3
+    pack_data(DataConfig(path=str(tmp_path / "grey.npz"), image_size=SIDE), tmp_path / "pack.npz")
+    with pytest.raises(DataError, match=r"pack.npz: a pack of images of 1 channels, but the autoencoder takes 3; pack them again with"):
+        encode_data(tmp_path / "pack.npz", open_run(folder / "kl"), tmp_path / "made.npz", device="cpu")
+    with pytest.raises(ConfigError, match=r"^image_size: got 8, but the images of pack.npz were packed with 16"):
+        encode_data(tmp_path / "pack.npz", open_run(folder / "kl"), tmp_path / "made.npz", device="cpu", image_size=8)
+
+
+def test_latents_that_are_not_finite_are_named_by_their_image(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    posterior = KLAutoencoder.posterior
+
+    def overflown(self: KLAutoencoder, images: torch.Tensor) -> Any:
+        found = posterior(self, images)
+        found.log_variance[1:2, 0, 0, 0] = torch.nan  # of one image alone there is no second one
+        return found
+
+    monkeypatch.setattr(KLAutoencoder, "posterior", overflown)
+    second = DataConfig(path=str(folder / "images"), image_size=SIDE, validation_fraction=0.25).open().train.key(1)
+    with pytest.raises(RunError, match=rf"^{second}: its latents are not finite in float32; take another --checkpoint$"):
+        encoded(folder, "overflown.npz", batch_size=4)
+    assert not (folder / "overflown.npz").exists()
+
+
+def test_an_average_of_snapshots_encodes_and_decodes(folder: Path, tmp_path: Path):
+    """At images of which there is no checkpoint."""
+    latents = encoded(folder, "average.npz", ema_length=0.1, checkpoint="8").stamp.latents
+    assert (latents.checkpoint, latents.weights) == (8, "ema-length-0.1") and open_run(folder / "kl").checkpoints() == [16]
+    found = autoencoder_of(latents, RunDirectory(tmp_path))
+    assert (found.run.directory, found.weights) == (folder / "kl", "ema-length-0.1")
+    assert LatentSpace(latents, open_world("cpu"), RunDirectory(tmp_path)).shown(torch.zeros(1, 2, 4, 4)).shape == (1, 8, 8, 3)
+    spec = DataSpec(image_size=8, channels=2, latents=latents)
+    other = replace(spec, latents=replace(latents, weights="ema-length-0.15", sha256="0" * 64))
+    expected = [f"sha256 {latents.sha256[:12]} in place of 000000000000", "weights ema-length-0.1 in place of ema-length-0.15"]
+    assert sorted(unlike_latents(other, spec)) == expected
 
 
 @pytest.mark.slow
@@ -237,6 +296,7 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]):
             [*words, "--out", str(folder / "large.npz"), "--image-size", "32"],
             "lower --image-size, or set --enlarge to true",
         ),
+        ([*words[:2], f"{folder}/images/a", *words[3:], "--out", "x.npz", "--labels", "folder"], "set --labels to"),
         ([*words, "--out", "x.npz", "--validation-fraction", "1"], "--validation-fraction: got 1.0, expected 0 or more and below 1"),
         ([*words[:2], str(folder / "command.npz"), *words[3:], "--out", str(folder / "twice.npz")], "command.npz: holds latents already"),
         ([*words[:4], f"{folder}/kl/checkpoints/16", "--checkpoint", "8", "--out", "x.npz"], "--checkpoint: got one beside"),
@@ -353,10 +413,13 @@ def test_damaged_files_and_latents_where_images_are_wanted_are_refused(folder: P
             latents_of(folder, path=str(tmp_path / "broken.npz")).open()
     with pytest.raises(DataError, match="holds latents, and images are wanted here"):
         open_run(folder / "kl").encode(folder / "latents.npz")
-    with pytest.raises(DataError, match=r"latents.npz: holds latents, and a sheet shows images; give images$"):
-        show_data(latents_of(folder), tmp_path / "sheet.png")
-    with pytest.raises(DataError, match=r"latents.npz: holds latents, which are packed already; give images$"):
-        pack_data(latents_of(folder), tmp_path / "pack.zip")
+    for settings in ({}, {"image_size": 64}):  # whatever else is asked for
+        with pytest.raises(DataError, match=r"latents.npz: holds latents, and a sheet shows images; give images$"):
+            show_data(latents_of(folder, **settings), tmp_path / "sheet.png")
+        with pytest.raises(DataError, match=r"latents.npz: holds latents, which are packed already; give images$"):
+            pack_data(latents_of(folder, **settings), tmp_path / "pack.zip")
+    with pytest.raises(DataError, match=r"latents.npz: holds latents that triptych data encode wrote, for triptych train to learn; give"):
+        read_latents(folder / "latents.npz")
     with pytest.raises(DataError, match=r"latents.npz: holds latents; init chooses for images"):
         look(folder / "latents.npz")
 
@@ -485,6 +548,23 @@ def test_a_plan_counts_the_copy_of_an_autoencoder_until_it_is_there(run: Run, tm
     assert copy_bytes(run.spec.latents, RunDirectory(run.directory)) == 0 < copy_bytes(run.spec.latents, RunDirectory(tmp_path))
 
 
+@pytest.mark.parametrize("other", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_plan_draws_by_the_copy_of_an_autoencoder_that_is_gone(
+    folder: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: bool
+):
+    """And where there is none it refuses before anything is measured."""
+    monkeypatch.setattr(planning, "measured_apart", None)
+    monkeypatch.setattr(plan_probe, "_LOADER_SECONDS", 0.0)
+    (folder / "kl").rename(folder / "kl-gone")
+    try:
+        found = measure(Task(run.config.to_dict(), "cpu", (2,), None, 0.0, other, str(run.directory)))
+        with pytest.raises(CheckpointError, match="kl: the autoencoder of the latents is not there; put it back"):
+            planning.plan(latent_config(folder), directory=tmp_path / "new", device="cpu")
+    finally:
+        (folder / "kl-gone").rename(folder / "kl")
+    assert len(found["seconds"]) == 1 and (found["grid_seconds"] > 0 if other else "grid_seconds" not in found)
+
+
 def moved(run: Run, place: Path, *, autoencoder: Path, copy: bool = True) -> Path:
     """The run's folder alone at another place, told that the autoencoder is elsewhere."""
     shutil.copytree(run.directory, place, ignore=None if copy else shutil.ignore_patterns("autoencoder"))
@@ -530,6 +610,20 @@ def test_a_run_goes_on_where_its_autoencoder_was_moved_to(folder: Path, run: Run
     longer = train(latent_config(folder, total_images=24), place, device="cpu")
     assert longer.spec.latents is not None and longer.spec.latents.autoencoder == str(tmp_path / "kl"), "not where the file says it was"
     assert (place / "autoencoder/config.json").exists()
+
+
+def test_moments_of_other_sums_are_those_of_the_run_and_others_are_refused(run: Run):
+    """As of the same images encoded in batches of another size."""
+    latents = run.spec.latents
+    assert latents is not None
+
+    def moved_by(share: float) -> DataSpec:
+        mean = tuple(value + share * std for value, std in zip(latents.mean, latents.std, strict=True))
+        return replace(run.spec, latents=replace(latents, autoencoder="elsewhere", mean=mean))
+
+    assert same_images(run.spec, moved_by(1e-8)) == run.spec
+    with pytest.raises(ConfigError, match=r"^data: the images are not those of this run \(mean "):
+        same_images(run.spec, moved_by(1e-5))
 
 
 def test_latents_by_another_autoencoder_are_refused(folder: Path, run: Run, tmp_path: Path):

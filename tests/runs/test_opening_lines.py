@@ -45,6 +45,15 @@ def test_what_a_run_learns_from_is_counted_as_what_it_is(tmp_path):
     assert " training clips (" in said["vid2vid-maps64"] and " training images (" in said["adm-digits"]
 
 
+@pytest.mark.parametrize(("fraction", "said"), [(0.0001, "1 image is"), (0.005, "8 images are")])
+def test_few_held_out_images_are_warned_of(tmp_path, fraction, said):
+    config = light("adm-digits").updated({"data": {"validation_fraction": fraction}, "train": {"validate_images": 8}})
+    data = config.data.open()
+    document = RunDocument(config, data.spec, "adm-digits")
+    lines = opening_lines(build(config, data.spec), data, document, RunDirectory(tmp_path), open_world("cpu"), None)
+    assert any(line.startswith(f"warning: {said} held out, too few") for line in lines)
+
+
 def test_a_number_that_the_phases_replace_is_said_to_do_nothing(tmp_path):
     """By default nothing is said of R3GAN, whose beta2 begins at that of the section."""
     for betas, said in (((0.0, 0.9), 0), ((0.0, 0.95), 1)):

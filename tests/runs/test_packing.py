@@ -448,6 +448,8 @@ def test_the_command(tmp_path, capsys):
     assert "images of the kind paired cannot be packed" in capsys.readouterr().err
     assert main(["data", "pack", str(root), "--recipe", "adm", "--out", str(out)]) == 2
     assert "--recipe" in capsys.readouterr().err
+    assert main(["data", "pack", str(tmp_path / "none"), "--out", str(out)]) == 2
+    assert capsys.readouterr().err == f"triptych: error: {tmp_path / 'none'}: does not exist\n", "not by a setting, which was not given"
     assert main(["data", "pack", str(root)]) == 2
     assert "--out: missing" in capsys.readouterr().err
     for words, said in (

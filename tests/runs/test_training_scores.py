@@ -261,6 +261,7 @@ def test_without_metrics_only_the_samples_are_compared(tmp_path):
     train(config(evaluate_metrics=(), total_images=2 * BATCH), tmp_path, device="cpu")
     (line,) = evaluations(tmp_path)
     assert set(line) == {"images", "evaluation/near_equal", "evaluation/spread"} and line["evaluation/near_equal"] == 1.0
+    assert f"s, {COUNT} samples: near_equal 1, " in text(tmp_path), "few are marked for distances of sets alone"
 
 
 def test_a_metric_that_the_samples_are_too_few_for_is_named(tmp_path):

@@ -29,7 +29,7 @@ from triptych.data.pairs import REMEDY, PairedDataConfig, empty, folder_settings
 from triptych.data.poses import NUM_PARTS, dropped, leave_out
 from triptych.data.source import existing_path
 from triptych.data.stored import PROBED, CutOf, Member, evenly_spaced, measure, named, of_one_size, probe, read
-from triptych.data.transforms import Draws, Size, draw, mirror, recolour
+from triptych.data.transforms import Draws, Size, below, draw, mirror, recolour
 
 _MOST_REFERENCES = 64
 _START = 3
@@ -263,7 +263,7 @@ class ClipImages(ImageSet):
             return clip[others[evenly_spaced(len(others), count)]]
         drawn = words(np.array([position]), key=key_of(seed, "data", "references"), count=count)[0]
         for k, word in enumerate(drawn):  # the first steps of Fisher and Yates' shuffle
-            other = k + _below(word, len(others) - k)
+            other = k + below(word, len(others) - k)
             others[[k, other]] = others[[other, k]]
         return clip[np.sort(others[:count])]
 
@@ -277,14 +277,14 @@ class ClipImages(ImageSet):
         anywhere = len(self.clips[number]) < count + beside
         if anywhere:  # another one, and anywhere in it
             long_enough = np.flatnonzero(self._lengths >= count + beside)
-            number = int(long_enough[_below(drawn[1], len(long_enough))])
+            number = int(long_enough[below(drawn[1], len(long_enough))])
         room = len(self.clips[number])
-        step = 1 + _below(drawn[0], min(self.config.most_step, (room - 1 - beside) // max(1, count - 1) or 1))
+        step = 1 + below(drawn[0], min(self.config.most_step, (room - 1 - beside) // max(1, count - 1) or 1))
         latest = room - 1 - (count - 1) * step
         if anywhere or count > length.first or step > 1:
-            start = _below(drawn[2], latest + 1)
+            start = below(drawn[2], latest + 1)
         else:
-            start += _below(drawn[2], min(length.first, latest + 1 - start))
+            start += below(drawn[2], min(length.first, latest + 1 - start))
         return number, slice(start, start + (count - 1) * step + 1, step)
 
     def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
@@ -421,7 +421,3 @@ class ClipImages(ImageSet):
 def numbered(points: np.ndarray) -> np.ndarray:
     """The points of a clip (t, h, w), numbered anew: from 0 on, so that there are at most t h w; -1 where there is none."""
     return np.unique(np.append(points, -1), return_inverse=True)[1][:-1].reshape(points.shape) - 1
-
-
-def _below(word: int, high: int) -> int:
-    return (int(word) * high) >> 32

@@ -92,10 +92,14 @@ class Cut:
 
     def nearest(self, value: Value, channels: int, crop: np.ndarray | None = None) -> np.ndarray:
         """Of an image that is cut as maps are, with the levels that it has: uint8 (h, w, channels). Raises as `image` does."""
+        return self.numbers(self.pixels(value, channels), crop)
+
+    def pixels(self, value: Value, channels: int) -> np.ndarray:
+        """All pixels of an image, neither padded nor resized: uint8 (h, w, channels). Raises whatever Pillow raises."""
         if isinstance(value, bytes):
             with open_image(value) as image:
                 value = np.atleast_3d(np.asarray(decoded(value, image, channels=channels, colours=self.colours)))
-        return self.numbers(with_channels(value[None], channels)[0], crop)
+        return with_channels(value[None], channels)[0]
 
     def _resized(self, value: Value, channels: int, fit_of: Callable[[Size], Fit]) -> np.ndarray:
         if isinstance(value, bytes):

@@ -16,10 +16,9 @@ from PIL import Image
 from triptych.core.batch import InputSpec
 from triptych.core.rng import key_of, words
 from triptych.data.cut import Cut, Value, size_of
-from triptych.data.decode import decoded, open_image
 from triptych.data.poses import levels
 from triptych.data.stored import Stored, named
-from triptych.data.transforms import Fit, Size, apply_nearest, with_channels
+from triptych.data.transforms import Fit, Size, apply_nearest
 
 Kind = Literal["face", "person"]
 
@@ -111,7 +110,7 @@ def shown(value: Value, spec: InputSpec) -> Extent | None:
     if spec.stored != "pixels":
         pixels = levels(value, spec)
     else:
-        pixels = _pixels(value, spec.channels or 3, Cut(1))
+        pixels = Cut(1).pixels(value, spec.channels or 3)
     rows, columns = np.flatnonzero(pixels.any((1, 2))), np.flatnonzero(pixels.any((0, 2)))
     return Extent(float(columns[0]), float(rows[0]), float(columns[-1] + 1), float(rows[-1] + 1)) if len(rows) else None
 
@@ -173,7 +172,7 @@ class BoxCut(Cut):
 
     def image(self, value: Value, channels: int, crop: np.ndarray | None = None) -> np.ndarray:
         """Of an image: uint8 (h, w, channels). Raises ValueError for one that does not hold the box, and whatever Pillow raises."""
-        pixels = _pixels(value, channels, self)
+        pixels = self.pixels(value, channels)
         if self.nearest:
             return self.numbers(pixels)
         height, width = self.height_and_width
@@ -218,12 +217,3 @@ class CutOut:
         """The cut of the images to be made (`target`), or of what they are made from."""
         high, wide = self.plain.height_and_width
         return BoxCut(high, wide, colours=self.plain.colours, box=box, nearest=self.kind == "person" and not target)
-
-
-def _pixels(value: Value, channels: int, cut: Cut) -> np.ndarray:
-    """All pixels of an image: uint8 (h, w, channels)."""
-    if isinstance(value, bytes):
-        with open_image(value) as image:
-            value = np.asarray(decoded(value, image, channels=channels, colours=cut.colours))
-        return value.reshape(*value.shape[:2], channels)
-    return with_channels(value[None], channels)[0]

@@ -2,10 +2,8 @@
 
 In a tar, x.cls beside x.jpg holds the number of its class, or x.json, an object, has it as "label" or "cls".
 
-dataset.json is the file of labels that the programs of StyleGAN and EDM write beside images.
-
-It holds {"labels": [["00000/img00000000.png", 6], ...]}, or null in the place of the list where the images have none. Names are those
-below the folder of the file. StyleGAN's may have a list of numbers for each image: 1 for its class and 0 for all others.
+dataset.json holds {"labels": [["00000/img00000000.png", 6], ...]}, or null in the place of the list where the images have none. Names are
+those below the folder of the file. StyleGAN's may have a list of numbers for each image: 1 for its class and 0 for all others.
 """
 
 from __future__ import annotations

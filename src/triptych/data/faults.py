@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from triptych.data.decode import MOST_PIXELS
@@ -78,8 +77,3 @@ _PLACES = {fault.name: k for k, fault in enumerate(FAULTS)}
 def bit(name: str) -> int:
     """The number that has the bit of a fault alone."""
     return 1 << _PLACES[name]
-
-
-def bits(names: Iterable[str]) -> int:
-    """The number with the bits of these faults."""
-    return sum({bit(name) for name in names})

@@ -10,7 +10,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -286,13 +286,24 @@ def walked(
             raise DataError(f"{folder}: cannot be listed ({error.strerror})") from error
         visited.add((status.st_dev, status.st_ino))
         yield relative, folders, others
-        waiting += [f"{relative}/{entry.name}" if relative else entry.name for entry in reversed(folders)]
+        waiting += [inside(relative, entry.name) for entry in reversed(folders)]
+
+
+def inside(folder: str, name: str) -> str:
+    """The path of what is called `name` in a folder, which is "" for the root."""
+    return f"{folder}/{name}" if folder else name
+
+
+def _is_run(names: Container[str]) -> bool:
+    """Whether a folder with these names in it is that of a run."""
+    return "config.json" in names and ("metrics.jsonl" in names or "checkpoints" in names)
 
 
 def open_folder(root: Path) -> tuple[Folder, list[str]]:
     """The images of a folder and all folders below it, links followed, and its sub-folders that hold none.
 
-    The picture in which `triptych translate` shows several images of a folder is none of them.
+    Those of a run are none of them: its grids would be learned as soon as they are there. Nor is the picture in which `triptych translate`
+    shows several images of a folder.
     The list of a large folder is kept in the user's cache while no folder in it changes. Raises DataError for a pipe or device that is
     named like an image: reading it could wait or go on for ever.
     """
@@ -300,9 +311,13 @@ def open_folder(root: Path) -> tuple[Folder, list[str]]:
     if known is not None:
         return Folder(root, Names.joined(known.names, known.ends), passed_over=known.passed_over, tables=known.tables), known.empty
     started, statuses, again, links = time.time_ns(), dict[str, list[int]](), list[str](), False
-    names, empty, tables, passed_over = [], [], [], Counter[str]()
+    names, empty, tables, runs, passed_over = [], [], [], [], Counter[str]()
     for relative, folders, others in walked(root, statuses, again):
         links |= any(entry.is_symlink() for entry in others)
+        if relative and _is_run({entry.name for entry in (*folders, *others)}):
+            folders.clear()
+            runs.append(relative)
+            continue
         folders[:] = [entry for entry in folders if not entry.name.startswith(".")]
         overview = made_in(root / relative).overview if any(entry.name == STAMP for entry in others) else None
         taken = [entry for entry in others if entry.name != overview and chosen(entry.name, passed_over)]
@@ -310,13 +325,14 @@ def open_folder(root: Path) -> tuple[Folder, list[str]]:
             if not _holds(entry.is_file) and os.path.exists(entry.path):
                 raise DataError(f"{entry.path}: not a regular file but a pipe or a device, or a link to one; remove it")
         images = [entry for entry in taken if not is_table(entry.name)]
-        names += [f"{relative}/{entry.name}" if relative else entry.name for entry in images]
-        tables += [f"{relative}/{LABELS_FILE}" if relative else LABELS_FILE] if len(images) < len(taken) else []
+        names += [inside(relative, entry.name) for entry in images]
+        tables += [inside(relative, LABELS_FILE)] if len(images) < len(taken) else []
         if not images and not folders and relative and relative not in again:
             empty.append(relative)
     files = Folder(root, sorted(names, key=lambda name: name.split("/")), passed_over=passed_over, tables=tables)
     files.remarks += [f"{root / folder}: a link to a folder that is there already; its images count once" for folder in again]
-    if not links and not again:
+    files.remarks += [f"{root / folder}: a run; what lies in it counts for none of these images" for folder in runs]
+    if not links and not again and not runs:
         listing = Listing(files.names.bytes, files.names.ends, empty, tables, passed_over)
         keep(root, listing, statuses, started=started)
     return files, empty

@@ -24,7 +24,7 @@ def fingerprint(data: Data) -> str:
     Neither the place of the source has a say, nor its form, nor which of the images are held out. An image that cannot be read counts by
     its key alone. Of samples that are no images of 8 bits, the pixels are left out.
     """
-    sets = [images for images in (data.train, data.validation) if images is not None]
+    sets = data.sets
     hashes = [_hashes(images) for images in sets]
     spec = data.spec
     total = sum(int(each.sum()) for each in hashes) % 2**48  # in whatever order

@@ -104,6 +104,16 @@ class Data:
     pictures: DataConfig | None = None
     "Of latents: what opens the images that they are of, held out alike; None: these are images themselves."
 
+    @property
+    def sets(self) -> list[ImageSet]:
+        """The images to train on, and those that are held out where there are some."""
+        return [self.train] if self.validation is None else [self.train, self.validation]
+
+    @property
+    def looked_at(self) -> ImageSet:
+        """The images that a training is judged by: those that are held out, or where none are those that it learns."""
+        return self.train if self.validation is None else self.validation
+
 
 class SquareImages(ImageSet):
     """Images that are cut to squares, and have labels at most."""

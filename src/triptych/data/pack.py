@@ -116,8 +116,12 @@ class Pack:
     division: np.ndarray | None
     "int64 (n,): of the stamp's division by numbers these, of a split 1 for the images that are held out; None: the keys divide them."
 
-    def divided(self, validation_fraction: float) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of the images for training and for validation, as their source divides them."""
+    def divided(self, kept: np.ndarray, *, validation_fraction: float) -> tuple[np.ndarray, np.ndarray]:
+        """Of the numbers `kept` those of images for training and for validation, as their source divides all."""
+        training, validation = self._divided(validation_fraction)
+        return training[np.isin(training, kept)], validation[np.isin(validation, kept)]
+
+    def _divided(self, validation_fraction: float) -> tuple[np.ndarray, np.ndarray]:
         if self.division is None:
             return divided(parsed(list(self.keys)), validation_fraction=validation_fraction)
         if self.stamp.division == "numbers":

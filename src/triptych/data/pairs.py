@@ -203,6 +203,8 @@ def empty(spec: InputSpec, shape: tuple[int, ...]) -> np.ndarray:
 
 def roots(config: PairedDataConfig, path: Path) -> tuple[Path, Path | None]:
     """The folders that hold those of the types, for training and for validation; the latter None: it is part of the former."""
+    if not path.is_dir():
+        raise DataError(f"{path}: not a folder; give the one that holds {config.target}, or {TRAINING}/{config.target} (data.target)")
     if (path / TRAINING / config.target).is_dir():
         held = held_out_folder(name for name in listed(path) if (path / name / config.target).is_dir())
         return path / TRAINING, None if held is None else path / held

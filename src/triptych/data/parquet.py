@@ -49,7 +49,7 @@ class Table(Files):
             for column in (self._image, label) if number else ():
                 self._check_column(number, column, schema)
             for group, count in enumerate(self._group_sizes(number)):
-                names, classes = self._said(number, group, label)
+                names, classes = self._said(number, group, count, label)
                 rows += [(number, group, row) for row in range(count)]
                 said += [name if name is None else f"{split}{name}" for name in names]
                 labels += classes
@@ -112,10 +112,9 @@ class Table(Files):
         found = self._file(number).metadata
         return [found.row_group(group).num_rows for group in range(found.num_row_groups)]
 
-    def _said(self, number: int, group: int, label: str | None) -> tuple[list[str | None], list[int]]:
-        """The paths of the images in a group, None for those without, and their classes, -1 for none; the images are not read."""
+    def _said(self, number: int, group: int, count: int, label: str | None) -> tuple[list[str | None], list[int]]:
+        """The paths of the `count` images in a group, None for those without, and their classes, -1 for none; the images are not read."""
         columns = [*([f"{self._image}.path"] if self._is_struct else []), *([] if label is None else [label])]
-        count = self._group_sizes(number)[group]
         read = self._columns(number, group, columns) if columns else None
         names: list[str | None] = [None] * count
         if read is not None and self._image in read.column_names:

@@ -82,6 +82,11 @@ def located_anywhere(config: DataConfig) -> tuple[Place, Source]:
     return address, source
 
 
+def are_latents(config: DataConfig) -> bool:
+    """Whether latents lie at the path, which who wants images says before the settings are held against them. Raises as `open_images`."""
+    return type(config) is DataConfig and config.path is not None and located_anywhere(config)[1] == "latents"
+
+
 def open_images(config: DataConfig, *, left_out: LeftOut | None = None) -> Data:
     """The images of any source, each alone, without those that are `left_out` (None: those of data.skip).
 
@@ -307,7 +312,7 @@ def _from_pack(config: DataConfig, pack: ArrayPack, name: str, left_out: LeftOut
     """The images of an .npz that `triptych data pack` wrote, held out as in their source."""
     opening, labels = pack.stamp.opening(config, name), pack.chosen_labels(config, name)
     kept = left_out.kept(pack.keys.__getitem__, len(pack.keys))
-    training, validation = (part[np.isin(part, kept)] for part in pack.divided(config.validation_fraction))
+    training, validation = pack.divided(kept, validation_fraction=config.validation_fraction)
     _check_count(len(training), name, files=False)
     sets = [PackedImages(pack, opening, name=name, items=items, labels=labels) for items in (training, validation)]
     spec = _spec(config, sets[0].channels, None if labels is None else pack.stamp.class_names)
@@ -346,7 +351,7 @@ def _from_files(config: DataConfig, files: Files, empty: list[str], left_out: Le
     if pack is None:
         training, validation = divided(paths, validation_fraction=config.validation_fraction)
     else:
-        training, validation = (part[np.isin(part, kept)] for part in pack.divided(config.validation_fraction))
+        training, validation = pack.divided(kept, validation_fraction=config.validation_fraction)
         config, classes = pack.stamp.opening(config, files.place.name), named_classes(classes, pack.stamp, files.place)
     _check_count(len(training), place)
     channels = config.channels or 3

@@ -22,7 +22,7 @@ from triptych.data.database import is_database, open_database
 from triptych.data.files import Files, Folder, open_folder
 from triptych.data.frame_files import OfFrame, flow_names, landmark_names, require_folder
 from triptych.data.label_file import classes_by
-from triptych.data.naming import divided, held_out, pairs_warning, parsed
+from triptych.data.naming import LABELS, divided, held_out, pairs_warning, parsed
 from triptych.data.pack import ArrayPack, array_pack, files_pack, named_classes
 from triptych.data.pairs import PairedDataConfig, folder_settings, roots, stem_of
 from triptych.data.patterns import matched
@@ -208,7 +208,7 @@ def _open_files(config: DataConfig, path: Path, source: str, left_out: LeftOut) 
     if pack is None:
         sides = _sides(count, *(kept[part] for part in divided(paths, validation_fraction=fraction)))
     else:
-        sides = _sides(count, *(part[np.isin(part, kept)] for part in pack.divided(fraction)))
+        sides = _sides(count, *pack.divided(kept, validation_fraction=fraction))
     notes = (*files.notes, *left_out.notes(), *pairs_warning(names, str(path), consequence=_AS_PAIRS), *filter(None, [paths.warning]))
     subjects = Subjects(path, source, [Part(files, count)], sides, left_out=_all_but(kept, count), notes=notes)
     if not (sides == TRAIN).any():
@@ -243,7 +243,7 @@ def _open_pixels(config: DataConfig, path: Path, source: str, left_out: LeftOut)
     if pack is not None:
         count = len(pack.keys)
         kept = left_out.kept(pack.keys.__getitem__, count)
-        sides = _sides(count, *(part[np.isin(part, kept)] for part in pack.divided(config.validation_fraction)))
+        sides = _sides(count, *pack.divided(kept, validation_fraction=config.validation_fraction))
         named, labels = (None, None) if config.labels == "none" else (pack.stamp.class_names, pack.labels)
         parts, out = [Part(Pixels(pack, path.name), count)], _all_but(kept, count)
         return Subjects(path, source, parts, sides, labels, named, left_out=out, notes=left_out.notes())
@@ -253,7 +253,7 @@ def _open_pixels(config: DataConfig, path: Path, source: str, left_out: LeftOut)
         if config.labels != "none" and test is not None and rest == HELD_OUT:
             check_classes(train, test)
     except DataError as error:
-        if error.setting != "data.labels":
+        if error.setting != LABELS:
             raise
         complaints.append(Complaint("labels", None, str(error.renamed("--labels"))))
         train, test = open_pixels(path, source, side=config.image_size, labelled=False)  # pyright: ignore[reportArgumentType]

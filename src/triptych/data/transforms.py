@@ -77,7 +77,7 @@ def fit(
     """
     short = resize or image_size
     if crop is not None:
-        short += _below(int(crop[0]), _enlargement(short, resize, scale) + 1)
+        short += below(crop[0], _enlargement(short, resize, scale) + 1)
     wide = image_size if width is None else width
     box = (-(-short * wide // image_size), short)
     halved: list[Size] = []
@@ -89,7 +89,7 @@ def fit(
     if crop is None:
         left, top = (across - wide) // 2, (down - image_size) // 2
     else:
-        top, left = _below(int(crop[1]), down - image_size + 1), _below(int(crop[2]), across - wide + 1)
+        top, left = below(crop[1], down - image_size + 1), below(crop[2], across - wide + 1)
     return Fit(tuple(halved), (across, down), left, top, wide, image_size)
 
 
@@ -100,8 +100,9 @@ def _enlargement(short: int, resize: int | None, scale: float | None) -> int:
     return 0 if resize else -(-short // 4)  # the crop covers at least 0.8 of the short side
 
 
-def _below(word: int, high: int) -> int:
-    return (word * high) >> 32
+def below(word: int, high: int) -> int:
+    """A number from 0 to high - 1, each as likely as another, that a word in 0..2^32-1 chooses."""
+    return (int(word) * high) >> 32
 
 
 def apply(image: Image.Image, steps: Fit, *, halvings_done: int = 0, original: Size | None = None) -> np.ndarray:

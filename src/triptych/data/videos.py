@@ -23,7 +23,7 @@ import numpy as np
 from triptych.core.errors import DataError, one_line
 from triptych.core.reading import open_regular
 from triptych.data.decode import MOST_PIXELS
-from triptych.data.files import Files, Folder, ending, open_folder, walked
+from triptych.data.files import Files, Folder, ending, inside, open_folder, walked
 
 _CONTAINERS = dict.fromkeys((".mp4", ".m4v", ".mov"), "mov") | dict.fromkeys((".webm", ".mkv"), "matroska") | {".avi": "avi"}
 """FFmpeg's name of what a file of each ending is taken for."""
@@ -308,7 +308,7 @@ def open_clips(root: Path) -> Files:
     names = []
     for relative, folders, others in walked(root):
         folders[:] = [entry for entry in folders if not entry.name.startswith(".")]
-        names += [f"{relative}/{entry.name}" if relative else entry.name for entry in others if is_video(entry.name)]
+        names += [inside(relative, entry.name) for entry in others if is_video(entry.name)]
     return ClipFolder(folder, names)
 
 

@@ -36,7 +36,7 @@ class BadImages:
     def __init__(self, data: Data, config: DataConfig, directory: RunDirectory, world: World, say: Callable[[str], None]) -> None:
         """Raises DataError where the file of an earlier start cannot be read."""
         self._directory, self._world, self._say = directory, world, say
-        self._count = len(data.train) + (0 if data.validation is None else len(data.validation))
+        self._count = sum(map(len, data.sets))
         self._most_errors = config.most_errors
         path = directory.bad_images
         self._said: dict[str, str] = world.on_main(lambda: read_skip(path) if path.exists() else {})

@@ -15,7 +15,7 @@ from triptych.engine.run_directory import RunDirectory, list_checkpoints
 from triptych.recipes.config import RunConfig
 from triptych.runs.beginning import begin, same_images, same_objects
 from triptych.runs.document import with_own_list
-from triptych.runs.latent_space import autoencoder_of
+from triptych.runs.latent_space import require_decodable
 from triptych.runs.stored import outline
 from triptych.runs.training import initialize_from, prepare_model
 from triptych.runs.training_scores import TrainingScores, names_and_embedder
@@ -60,8 +60,7 @@ def refuse_at_start(
         names_and_embedder(train, alone)
     elif watched:
         TrainingScores(model, spec, config, directory, alone)
-    if spec.latents is not None and (watched or train.sample_count):
-        autoencoder_of(spec.latents, directory)
+    require_decodable(spec, train, directory)
 
 
 def _refuse_address(data: DataConfig) -> None:

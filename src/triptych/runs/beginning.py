@@ -191,11 +191,11 @@ def same_objects(stored: Mapping[str, str], found: Mapping[str, str]) -> None:
 def same_images(stored: DataSpec, images: DataSpec, *, fresh: bool = False) -> DataSpec:
     """The images that a run of `stored` goes on with; an imported run has classes without names, and a `fresh` one clips of any length.
 
-    The autoencoder of latents is where the run has it, for a run may be told that it was moved. Raises ConfigError for other images.
+    The autoencoder of latents is where the run has it, for a run may be told that it was moved, and their moments are the run's. Raises
+    ConfigError for other images.
     """
-    if stored.latents is not None and images.latents is not None:
-        latents = dataclasses.replace(images.latents, autoencoder=stored.latents.autoencoder)
-        images = dataclasses.replace(images, latents=latents)
+    if stored.latents is not None and images.latents is not None and not unlike_latents(stored, images):
+        images = dataclasses.replace(images, latents=stored.latents)
     if fresh and stored.frames is not None and images.frames is not None:
         stored = _with_lengths(stored, images)
     nameless = stored.num_classes is not None and stored.class_names is None

@@ -107,7 +107,7 @@ def _images(place: Path) -> Look:
         if error.setting != LABELS:
             raise
         raise DataError(error.reason, advice=_OF_CLASSES) from error
-    count = len(data.train) + (0 if data.validation is None else len(data.validation))
+    count = sum(map(len, data.sets))
     if source in FILES:
         files, _ = open_files(path, source)
         probed = _probed(files)

@@ -16,7 +16,7 @@ from triptych.core.batch import RawBatch
 from triptych.core.config import Config, settings_like
 from triptych.core.errors import ConfigError, RunError
 from triptych.core.files import real_path
-from triptych.core.given import given_path, shown
+from triptych.core.given import given_path, optional_path, shown
 from triptych.core.images import nearest_uint8, to_uint8
 from triptych.core.model import ComparesFeatures, Decoder, Encoder, LatentSampler, Model, Sampler, Styled
 from triptych.core.reading import user_path
@@ -34,7 +34,7 @@ from triptych.runs.given.attributes import attribute_groups, class_groups
 from triptych.runs.given.classes import labels_of
 from triptych.runs.given.collection import Collection, counted, open_squares
 from triptych.runs.latent_space import LatentSpace, require_decoded
-from triptych.runs.latents import Latents, Sampled, check_latents, check_name, checked, read_latents, write_latents
+from triptych.runs.latents import Latents, Sampled, check_latents, check_name, checked, not_finite, read_latents, write_latents
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.sampling import Samples, check_output, check_sheet, label_columns, label_list, require_sampler, write_samples
 from triptych.runs.stored import Opened, StoredRun
@@ -79,7 +79,7 @@ class Coder:
         cannot be used and where `out` cannot be written.
         """
         require_encoder(self.model)
-        out = None if out is None else given_path(out, "out")
+        out = optional_path(out, "out")
         if out is not None:
             check_name(out, kind="latents")
         pictures = self.open(images)
@@ -116,8 +116,8 @@ class Coder:
         Written to `out` and `latents_out`, each an .npz. The rest as in `encode`. Raises ConfigError or DataError also for images without
         classes, a table that does not fit them, and an attribute that all or none of them have.
         """
-        out = None if out is None else given_path(out, "out")
-        latents_out = None if latents_out is None else given_path(latents_out, "latents_out")
+        out = optional_path(out, "out")
+        latents_out = optional_path(latents_out, "latents_out")
         if out is not None and latents_out is not None and real_path(out) == real_path(latents_out):
             raise ConfigError("directions_out", f"got {str(out)!r}, where the latents go; name another file")
         pictures = self.open(images)
@@ -153,7 +153,7 @@ class Coder:
         `labels` are taken in turn for the latents that are picked; None: those that their images had. Raises ConfigError for what does not
         fit, as between two classes where the model is told one, and DataError for a file that cannot be read or written.
         """
-        out = None if out is None else given_path(out, "out")
+        out = optional_path(out, "out")
         if out is not None:
             for source in (latents, directions):
                 if isinstance(source, str | Path):
@@ -193,7 +193,7 @@ class Coder:
         `labels` are taken in turn; None: those that the images had. Raises ConfigError for labels and latents that do not fit, DataError
         for a file that cannot be read or written.
         """
-        out = None if out is None else given_path(out, "out")
+        out = optional_path(out, "out")
         if out is not None and isinstance(latents, str | Path):
             check_kept(out, latents)
         latents = _read(latents)
@@ -388,9 +388,7 @@ def _read(latents: Latents | str | Path) -> Latents:
 
 def _require_finite(latents: Latents) -> None:
     """Raises RunError where some are no numbers: no file of latents may hold such."""
-    wrong = np.zeros(len(latents), dtype=bool)
-    for array in latents.arrays:
-        wrong |= ~np.isfinite(array).reshape(len(array), -1).all(1)
+    wrong = not_finite(latents.arrays)
     if wrong.any():
         said = f"the latents of image {int(wrong.argmax())}, and of {int(wrong.sum())} in all, are not finite"
         raise RunError(f"{said}; try other settings of the encoder, or --precision float32")

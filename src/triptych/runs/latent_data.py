@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 
 from triptych.core.batch import DataSpec, LatentSpec, RawBatch
-from triptych.core.errors import ConfigError, DataError
+from triptych.core.errors import ConfigError, DataError, RunError
+from triptych.core.given import given_path
 from triptych.core.model import GaussianEncoder
 from triptych.core.npz import Blocks
+from triptych.core.reading import user_path
 from triptych.data.config import ClassesFrom, DataConfig
 from triptych.data.images import Data
-from triptych.data.latents import HELD_OUT, LABELS, MEAN, MIRRORED, STAMP, STD, LatentStamp, holds_latents, read_stamp
+from triptych.data.latents import HELD_OUT, LABELS, MEAN, MIRRORED, STAMP, STD, LatentStamp, holds_latents, read_latent_file, read_stamp
 from triptych.data.skipping import Chosen
 from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
@@ -28,6 +30,7 @@ from triptych.runs.bad_images import readable_images
 from triptych.runs.files import check_kept, check_place, save_npz, writing
 from triptych.runs.given.data_images import contents
 from triptych.runs.latent_space import autoencoder_of
+from triptych.runs.latents import not_finite
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.pieces import Pieces
 from triptych.runs.stored import Opened, StoredRun
@@ -70,12 +73,12 @@ def encode_data(
     latents is left alone.
     Raises ConfigError, DataError and CheckpointError for what cannot be used.
     """
-    place, chosen = Path(out), Loading(**loading)
+    place, source, chosen = given_path(out, "out"), user_path(source), Loading(**loading)
     if place.suffix != ".npz":
         raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .npz")
     check_place(place)
     check_kept(place, source)
-    if Path(source).is_file() and holds_latents(Path(source)):
+    if source.is_file() and holds_latents(source):
         raise DataError(f"{source}: holds latents already, which triptych train takes as they are; give the images that they are of")
     if place.is_file() and not holds_latents(place):
         raise DataError(f"cannot write {place}: it is there, and holds no latents; choose another --out, or remove it")
@@ -90,18 +93,16 @@ def encode_data(
         kind = type(run.outline).__name__
         raise ConfigError("with", f"got {run.directory}, a run of {kind}, which has no latents of images; give the run of an autoencoder")
     given = {"image_size": image_size, "flip": flip, "enlarge": enlarge, "on_error": on_error, "validation_fraction": validation_fraction}
-    config = _prepared(run.config.data, Path(source), labels=labels)
+    config = _prepared(run.config.data, source, labels=labels)
     config = dataclasses.replace(config, **{name: value for name, value in given.items() if value is not None})
-    data = config.open()
-    if data.spec.channels != run.spec.channels:
-        raise DataError(f"{source}: images of {data.spec.channels} channels, but the autoencoder takes {run.spec.channels}")
+    config, data = _opened(config, channels=run.spec.channels)
     opened = run.open(chosen)
     data = _without_bad(data, opened.world)
-    stamp = _stamp(run, opened, config, data)
+    shape = _shape(opened, data.spec)
+    stamp = _stamp(run, opened, config, data, channels=shape[0])
     if learned is not None:
         stamp = dataclasses.replace(stamp, latents=learned, as_learned=True)
-    count = len(data.train) + (0 if data.validation is None else len(data.validation))
-    shape = _shape(opened, data.spec)
+    count = sum(map(len, data.sets))
     work = Work(count, [stamp.asked, count], lambda items, within: _encoded(items, within, opened, data, stamp.latents))
     pieces = Pieces.of(place, identity=work.identity)
     if opened.world.on_main(lambda: _holds(place, stamp)):
@@ -154,28 +155,39 @@ def _prepared(config: DataConfig, source: Path, *, labels: ClassesFrom) -> DataC
     )
 
 
+def _opened(config: DataConfig, *, channels: int) -> tuple[DataConfig, Data]:
+    """The images with so many channels, and what opens them: arrays have channels of their own.
+
+    Raises ConfigError about an argument of `encode_data`, as where a pack is of another size, and DataError for a pack of other channels.
+    """
+    try:
+        data = config.open()
+    except ConfigError as error:
+        raise error.renamed(lambda name: name.removeprefix("data.")) from error
+    if data.spec.channels == channels:
+        return config, data
+    config = config.updated({"channels": channels})
+    try:
+        return config, config.open()
+    except ConfigError as error:
+        reason = f"{config.path}: a pack of images of {data.spec.channels} channels, but the autoencoder takes {channels}"
+        raise DataError(f"{reason}; pack them again with --data.channels {channels}") from error
+
+
 def _without_bad(data: Data, world: World) -> Data:
     """The images that can be read, where data.on_error of the autoencoder's training is skip; the others are warned of."""
     bad: dict[str, str] = {}
     if data.train.config.on_error == "skip":
-        sets = [
-            None if one is None else Chosen(one, readable_images(one, np.arange(len(one)), world, bad))
-            for one in (data.train, data.validation)
-        ]
-        assert sets[0] is not None, "there are images to train on"
-        data = dataclasses.replace(data, train=sets[0], validation=sets[1])
+        train, *rest = (Chosen(one, readable_images(one, np.arange(len(one)), world, bad)) for one in data.sets)
+        data = dataclasses.replace(data, train=train, validation=rest[0] if rest else None)
     for key, why in sorted(bad.items()):  # each process those that it looked at
         warnings.warn(f"cannot be read, and is left out: {key}: {why}", stacklevel=3)
     return data
 
 
-def _stamp(run: StoredRun, opened: Opened, config: DataConfig, data: Data) -> LatentStamp:
-    """The stamp; its moments are not measured yet. Raises ConfigError for sides that the autoencoder does not take."""
+def _stamp(run: StoredRun, opened: Opened, config: DataConfig, data: Data, *, channels: int) -> LatentStamp:
+    """The stamp; its moments are not measured yet. `channels`: of the latents."""
     spec = data.spec
-    try:
-        channels = _posterior(opened, torch.zeros(1, spec.channels, *spec.height_and_width))[0].shape[1]
-    except ConfigError as error:
-        raise ConfigError("image_size", error.reason) from error
     latents = LatentSpec(
         autoencoder=str(run.directory.absolute()),
         checkpoint=int(opened.origin["images"]),
@@ -187,13 +199,16 @@ def _stamp(run: StoredRun, opened: Opened, config: DataConfig, data: Data) -> La
         mean=(0.0,) * channels,
         std=(1.0,) * channels,
     )
-    sets = [images for images in (data.train, data.validation) if images is not None]
-    found = opened.world.on_main(lambda: "-".join(map(contents, sets)))
+    found = opened.world.on_main(lambda: "-".join(map(contents, data.sets)))
     return LatentStamp(latents=latents, data=config, precision=opened.loading.precision, class_names=spec.class_names, contents=found)
 
 
 def _shape(opened: Opened, spec: DataSpec) -> tuple[int, ...]:
-    return tuple(_posterior(opened, torch.zeros(1, spec.channels, *spec.height_and_width))[0].shape[1:])
+    """Of an image's latents: (z, h, w). Raises ConfigError for sides that the autoencoder does not take."""
+    try:
+        return tuple(_posterior(opened, torch.zeros(1, spec.channels, *spec.height_and_width))[0].shape[1:])
+    except ConfigError as error:
+        raise ConfigError("image_size", error.reason) from error
 
 
 def _posterior(opened: Opened, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,7 +221,11 @@ def _posterior(opened: Opened, images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _holds(place: Path, stamp: LatentStamp) -> bool:
-    return place.is_file() and holds_latents(place) and read_stamp(place).asked == stamp.asked
+    """Whether a file holds these latents and no others, each of its arrays whole."""
+    try:
+        return place.is_file() and read_latent_file(place).stamp.asked == stamp.asked
+    except DataError:  # it is damaged, or of another version, for which a training advises to encode the images again
+        return False
 
 
 def _encoded(items: Sequence[int], within: Within, opened: Opened, data: Data, latents: LatentSpec) -> Iterator[Part]:
@@ -221,6 +240,12 @@ def _encoded(items: Sequence[int], within: Within, opened: Opened, data: Data, l
         for prefix, shown in {"": images, **({MIRRORED: images.flip(3)} if data.train.config.flip else {})}.items():
             mean, std = _posterior(opened, latents.seen(shown))
             arrays |= {prefix + MEAN: mean.contiguous().numpy(), prefix + STD: std.contiguous().numpy()}
+        wrong = not_finite(arrays.values())
+        if wrong.any():
+            number = part[int(wrong.argmax())]
+            key = data.train.key(number) if number < training else data.sets[1].key(number - training)
+            remedy = "take another --checkpoint" if opened.loading.precision == "float32" else "encode by --precision float32"
+            raise RunError(f"{key}: its latents are not finite in {opened.loading.precision}; {remedy}")
         yield part, arrays
 
 
@@ -247,9 +272,8 @@ def _write(place: Path, stamp: LatentStamp, pieces: Pieces, data: Data, *, count
 
     held_out = np.arange(count) >= len(data.train)
     arrays: dict[str, np.ndarray | Blocks] = {STAMP: np.array(stamp.text()), HELD_OUT: held_out}
-    sets = [data.train, *([] if data.validation is None else [data.validation])]
     if data.spec.class_names is not None:
-        arrays[LABELS] = np.concatenate([images.labels for images in sets if images.labels is not None])
+        arrays[LABELS] = np.concatenate([images.labels for images in data.sets if images.labels is not None])
     for prefix in ("", *([MIRRORED] if stamp.data.flip else [])):
         arrays |= {prefix + name: blocks(prefix + name) for name in (MEAN, STD)}
     save_npz(place, arrays)

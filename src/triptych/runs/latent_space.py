@@ -21,6 +21,7 @@ from triptych.core.files import explain
 from triptych.core.images import nearest_uint8, to_uint8
 from triptych.core.model import Encoder, GaussianEncoder
 from triptych.engine.checkpoint import checkpoint_path, load_checkpoint, save_checkpoint
+from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import World, open_world
 from triptych.engine.run_directory import RunDirectory
 from triptych.interop.programs import LatentScale
@@ -33,6 +34,9 @@ _TRIED = 8
 """Side of the latents that are decoded to see what images an autoencoder makes of them."""
 _COPIED = "copy_of"
 """What state.json of a copy has the hash of the original weights under."""
+_LETTERS = 12  # of a hash in messages
+_ROUNDING = 1e-6
+"""Of a channel's deviation: moments of the same latents differ by less. One other image among a hundred thousand changes them by more."""
 _MOST_PIXELS = {"cpu": 2**18, "cuda": 2**22}
 """Of images that are decoded at once, by kind of device; at least one image is."""
 
@@ -59,6 +63,12 @@ def autoencoder_of(spec: LatentSpec, directory: RunDirectory) -> Autoencoder:
         return copy
 
 
+def require_decodable(spec: DataSpec, train: TrainConfig, directory: RunDirectory) -> None:
+    """Raises CheckpointError as `autoencoder_of` does where a training of `spec` in `directory` makes images of latents."""
+    if spec.latents is not None and (train.sample_count or train.evaluate_every is not None):
+        autoencoder_of(spec.latents, directory)
+
+
 def _original(spec: LatentSpec, directory: RunDirectory) -> Autoencoder:
     place = RunDirectory(Path(spec.autoencoder))
     remedy = "put it back, or encode the images again"
@@ -67,10 +77,14 @@ def _original(spec: LatentSpec, directory: RunDirectory) -> Autoencoder:
     if not place.exists():
         raise CheckpointError(f"{spec.autoencoder}: the autoencoder of the latents is not there; {remedy}")
     run, which = StoredRun(place), "raw" if spec.weights == "model" else spec.weights
-    if spec.checkpoint not in run.checkpoints():
+    try:  # not by its checkpoints alone: an average by length may be put together out of snapshots
+        found = run.origin(checkpoint=str(spec.checkpoint), weights=which)["hash"]
+    except CheckpointError as error:
+        if spec.checkpoint in run.checkpoints():
+            raise
         what = f"its checkpoint at {spec.checkpoint} images, which encoded the latents, is gone"
-        raise CheckpointError(f"{spec.autoencoder}: {what}; {remedy}")
-    if run.origin(checkpoint=str(spec.checkpoint), weights=which)["hash"] != spec.sha256:
+        raise CheckpointError(f"{spec.autoencoder}: {what}; {remedy}") from error
+    if found != spec.sha256:
         what = f"its weights ({spec.weights}) are others than those that encoded the latents"
         raise CheckpointError(f"{spec.autoencoder}: {what}; {remedy}")
     return Autoencoder(run, which)
@@ -170,8 +184,16 @@ def unlike_latents(stored: DataSpec, found: DataSpec) -> list[str]:
     if before is None or now is None:
         return [] if before is now else [f"{_kind(found)} in place of {_kind(stored)}"]
     names = [field.name for field in dataclasses.fields(LatentSpec) if field.name != "autoencoder"]
-    changed = [name for name in names if getattr(now, name) != getattr(before, name)]
-    return [f"{name} {_shortened(getattr(now, name))} in place of {_shortened(getattr(before, name))}" for name in changed]
+    pairs = {name: (getattr(now, name), getattr(before, name)) for name in names}
+    changed = {name: pair for name, pair in pairs.items() if not _alike(*pair, before.std)}
+    return [f"{name} {_said(name, one)} in place of {_said(name, other)}" for name, (one, other) in changed.items()]
+
+
+def _alike(one: Any, other: Any, std: tuple[float, ...]) -> bool:
+    """Whether a setting of latents is the same; of moments, but for what the order of their sums and the kind of processor change."""
+    if not isinstance(one, tuple):
+        return one == other
+    return len(one) == len(other) and all(abs(a - b) <= _ROUNDING * scale for a, b, scale in zip(one, other, std, strict=True))
 
 
 def _kind(spec: DataSpec) -> str:
@@ -181,10 +203,11 @@ def _kind(spec: DataSpec) -> str:
     return "latents of which no autoencoder is known" if spec.undecoded else "images"
 
 
-def _shortened(value: Any) -> str:
+def _said(name: str, value: Any) -> str:
+    """The value of a setting of latents in a message."""
     if isinstance(value, tuple):
         return ", ".join(f"{number:.4g}" for number in value)
-    return value[:12] if isinstance(value, str) else str(value)
+    return value[:_LETTERS] if name == "sha256" else str(value)
 
 
 def shown_by(spec: DataSpec, world: World, directory: RunDirectory) -> Shown:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -17,6 +17,7 @@ from triptych.core.files import explain
 from triptych.core.given import shown, whole_number, whole_numbers
 from triptych.core.npz import DamagedArchive, Header, open_npz, read_npz
 from triptych.core.reading import parsed_json
+from triptych.data.latents import holds_latents
 from triptych.runs.files import check_archive, check_place, save_npz
 
 PathName = Literal["linear", "sphere"]
@@ -161,6 +162,9 @@ def write_latents(path: Path, latents: Latents) -> None:
 
 def read_latents(path: Path) -> Latents:
     """The latents in a file of `write_latents`. Raises DataError for any other."""
+    if holds_latents(path):
+        reason = f"{path}: holds latents that triptych data encode wrote, for triptych train to learn"
+        raise DataError(f"{reason}; give a file that triptych encode wrote")
     arrays = read_arrays(path, kind="latents")
     labels, said = arrays.pop("labels", None), arrays.pop(_SETTINGS, None)
     levels = read_levels(path, arrays, kind="latents")
@@ -238,6 +242,11 @@ def read_levels(path: Path, arrays: Mapping[str, np.ndarray], *, kind: str) -> t
     if len({len(level) for level in levels}) > 1:
         raise DataError(f"{path}: its arrays are not of one length")
     return tuple(levels)
+
+
+def not_finite(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    """Which items have a value that is no finite number in one of the arrays (n, ...): bool (n,)."""
+    return np.any([~np.isfinite(array).reshape(len(array), -1).all(1) for array in arrays], axis=0)
 
 
 def _level_names(count: int) -> list[str]:

@@ -403,7 +403,7 @@ class TranslationMaker(InputMaker):
 
 def held_out(data: Data) -> tuple[ImageSet, str]:
     """The held-out images, or where there are none those of the training; and what they are called."""
-    return (data.train, TRAINING) if data.validation is None else (data.validation, "held-out images")
+    return data.looked_at, TRAINING if data.validation is None else "held-out images"
 
 
 def _sources(images: ImageSet, settings: Config) -> int:

@@ -43,7 +43,8 @@ def opening_lines(
     if held_out and model.validated and settings.validate_images and held_out < _FEW_HELD_OUT and by_validation:
         how = "by --data.validation-fraction, or more in the folder of held-out images"
         how = how if data.spec.latents is None else "when they are encoded, by triptych data encode --validation-fraction"
-        few = f"warning: {held_out} {samples} are held out, too few to choose the best checkpoint by"
+        counted = f"1 {samples.removesuffix('s')} is" if held_out == 1 else f"{held_out} {samples} are"
+        few = f"warning: {counted} held out, too few to choose the best checkpoint by"
         yield f"{few}: hold more out ({how}), or judge by the samples"
     if by_validation and not model.validated and "sample" in document.config.model.verbs():
         every = settings.evaluate_every or max(1, settings.total_images // _EVALUATIONS)

@@ -45,6 +45,7 @@ from triptych.data.pack import (
     stamp_of,
     versions_of,
 )
+from triptych.data.source import are_latents
 from triptych.data.stored import BadImage
 from triptych.engine.distributed import open_world
 from triptych.engine.progress import Watch, unwatched
@@ -92,10 +93,10 @@ def pack_data(
     kept = _kept(settings, place, files=files)
     if settings.on_error == "skip":
         raise ConfigError("data.on_error", "got skip, but a pack has every image once: leave it out, and bad images too by data.skip")
+    if are_latents(settings):
+        raise DataError(f"{settings.path}: holds latents, which are packed already; give images")
     settings = _anywhere(settings)
     opened = _opened(settings)
-    if opened.spec.latents is not None:
-        raise DataError(f"{settings.path}: holds latents, which are packed already; give images")
     images = _KINDS[kept](opened)
     divides, division = _division(images, settings.validation_fraction)
     stamp = PackStamp(
@@ -239,7 +240,7 @@ class _Squares(ImageSet):
     "About what an image takes."
 
     def __init__(self, data: Data) -> None:
-        self.sets = [images for images in (data.train, data.validation) if images is not None]
+        self.sets = data.sets
         owner = np.repeat(np.arange(len(self.sets)), [len(images) for images in self.sets])
         items = np.concatenate([np.arange(len(images)) for images in self.sets])
         self.source_numbers = np.concatenate([images.numbers for images in self.sets])

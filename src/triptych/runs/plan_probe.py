@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from triptych.engine.distributed import World
     from triptych.engine.loop import Loop
     from triptych.engine.progress import Watch
+    from triptych.engine.run_directory import RunDirectory
     from triptych.recipes.config import RunConfig
 
 _LONGEST_CYCLE = 64
@@ -56,6 +57,8 @@ class Task:
     "Of iterations at each size, at least; a round of all kinds of iterations is finished, and there are at least two."
     other: bool = False
     "Also what does not depend on the size: operations, the loader, a grid, a validation."
+    run: str | None = None
+    "The folder of the run, which may keep the autoencoder of its latents; nothing is written there. None: there is none."
 
 
 def main() -> int:
@@ -95,6 +98,7 @@ def measure(task: Task) -> dict[str, Any]:
     from triptych.data.loader import Loader
     from triptych.engine.allocator import keep_freed_memory
     from triptych.engine.distributed import open_world
+    from triptych.engine.run_directory import RunDirectory
     from triptych.recipes.config import RunConfig
     from triptych.runs.beginning import with_precision
 
@@ -106,7 +110,8 @@ def measure(task: Task) -> dict[str, Any]:
     start = 0 if on_gpu else resident_memory()
     train = dataclasses.replace(config.train, batch_size=task.batches[0], microbatch=task.microbatch, out_of_memory="stop")
     data = config.data.open()
-    loop = _loop(dataclasses.replace(config, train=train), data, world)
+    place = RunDirectory(_NOWHERE if task.run is None else Path(task.run))
+    loop = _loop(dataclasses.replace(config, train=train), data, world, place)
     found: dict[str, Any] = {"seconds": [], "rounds": [], "device": world.device.type, "precision": train.precision, "start_bytes": start}
     found |= {"free_bytes": free, "drawn": loop.drawn // task.batches[0], "begin_bytes": _peak(world)}
     found["begin_seconds"] = time.monotonic() - began
@@ -119,7 +124,7 @@ def measure(task: Task) -> dict[str, Any]:
         found["rounds"].append(timed[1])
     found["peak_bytes"] = _peak(world)
     if task.other:
-        found |= _others(loop, data, config, world)
+        found |= _others(loop, data, config, world, place)
         found["around_bytes"] = _peak(world)
     return found
 
@@ -141,8 +146,8 @@ def _peak(world: World) -> int:
     return peak
 
 
-def _loop(config: RunConfig, data: Data, world: World) -> Loop:
-    """The loop of such a run before its first step, as `train` makes it, but of nothing on the disk."""
+def _loop(config: RunConfig, data: Data, world: World, place: RunDirectory) -> Loop:
+    """The loop of such a run before its first step, as `train` makes it, but that it writes nothing in the folder of the run, `place`."""
     import torch
 
     from triptych.data.loader import Loader
@@ -159,15 +164,14 @@ def _loop(config: RunConfig, data: Data, world: World) -> Loop:
     initialize_from_images(model, data, config, world)
     prepare_backend(model, config, world)
     loader = Loader(data.train, batch_size=config.train.batch_size, seed=config.train.seed, workers=0)
-    directory = RunDirectory(_NOWHERE)
     return Loop(
         model,
         train=config.train,
         optim=config.optim.in_images(len(data.train)),
         log=config.log,
         world=world,
-        directory=directory,
-        callables=callables(model, data, config, directory, world, loader),
+        directory=RunDirectory(_NOWHERE),
+        callables=callables(model, data, config, place, world, loader),
         reporting=None,
     )
 
@@ -238,7 +242,7 @@ def _one(loop: Loop, iterations: Iterator[int], images_seen: int) -> float:
     return time.perf_counter() - began
 
 
-def _others(loop: Loop, data: Data, config: RunConfig, world: World) -> dict[str, Any]:
+def _others(loop: Loop, data: Data, config: RunConfig, world: World, place: RunDirectory) -> dict[str, Any]:
     """What does not depend on the size of the batch, or is of the run's own."""
     model = loop.model
     train = dataclasses.replace(loop.train, batch_size=config.train.batch_size)
@@ -246,7 +250,7 @@ def _others(loop: Loop, data: Data, config: RunConfig, world: World) -> dict[str
     from triptych.runs.callables import callables
 
     loader = Loader(data.train, batch_size=loop.train.batch_size, seed=config.train.seed, workers=0)
-    handed = callables(model, data, dataclasses.replace(config, train=train), loop.directory, world, loader)
+    handed = callables(model, data, dataclasses.replace(config, train=train), place, world, loader)
     with contextlib.closing(loader):
         flops = _operations(loop, loop.iterations(loader.batches(middle(loop))))
     gradients = sum(p.nbytes for updater in loop.updaters.values() for p in updater.parameters.values())
@@ -256,7 +260,7 @@ def _others(loop: Loop, data: Data, config: RunConfig, world: World) -> dict[str
     if train.evaluate_every is not None:
         from triptych.runs.training_scores import TrainingScores
 
-        scores = TrainingScores(model, data.spec, config, loop.directory, world)
+        scores = TrainingScores(model, data.spec, config, place, world)
     rate, loaders, loader_bytes = _loader_rate(data, config)
     grids = [_extrapolated(lambda watch, grid=grid: grid(_NOWHERE, watch)) for grid in handed.grids.values()]
     return {

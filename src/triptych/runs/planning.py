@@ -25,7 +25,7 @@ from triptych.recipes.config import RunConfig
 from triptych.report.listing import checkpoints, snapshots
 from triptych.runs.beginning import begin
 from triptych.runs.disk import free_disk, seconds_to_write
-from triptych.runs.latent_space import copy_bytes
+from triptych.runs.latent_space import copy_bytes, require_decodable
 from triptych.runs.plan_figures import Memory, Plan, Size, kept_bytes, line_through, step_seconds, times_due
 from triptych.runs.plan_probe import Task, turns_of_phases
 from triptych.runs.scaling import Machines, State, scaled, shard_size, share_of
@@ -70,11 +70,12 @@ def plan(
     refuse_impossible(model, config.train, dataclasses.replace(world, size=count))
     refuse_single_frames(data.spec.clip_length, config.train)
     refuse_unknown_phases(config.optim, model.phases, absent=model.absent_phases)
+    require_decodable(data.spec, config.train, place)
     free = available_memory() if world.device.type == "cpu" else None
     free = None if free is None else free // machines.sharing
     alone = {"batch_size": share_of(config.train, count), "shard": "none", "shard_size": None}
     share = config if count == 1 else config.updated({"train": alone, "data": {"workers": _workers(config, data, machines)}})
-    first, sizes = _measured(share, model, world, device=device, seconds=seconds, free=free, say=say)
+    first, sizes = _measured(share, model, world, place, device=device, seconds=seconds, free=free, say=say)
     found = _planned(share, data, model, Path(directory), first, sizes, free, drawn=config.train.batch_size * model.slices)
     return found if count == 1 else together(found, config, model, machines, first)
 
@@ -118,7 +119,15 @@ def together(found: Plan, config: RunConfig, model: Model, machines: Machines, f
 
 
 def _measured(
-    config: RunConfig, model: Model, world: World, *, device: str | None, seconds: float, free: int | None, say: Callable[[str], None]
+    config: RunConfig,
+    model: Model,
+    world: World,
+    place: RunDirectory,
+    *,
+    device: str | None,
+    seconds: float,
+    free: int | None,
+    say: Callable[[str], None],
 ) -> tuple[dict[str, Any], list[Size]]:
     """The findings of the first measurement, and the sizes that were measured."""
     cut, own, group = isinstance(config.train.microbatch, int), at_once(config), model.group_size
@@ -128,7 +137,7 @@ def _measured(
     def ask(size: int, *, other: bool = False) -> dict[str, Any]:
         batches = (size, 2 * size) if cut else (size,)
         say(f"measuring {size} images at once")
-        found = measured_apart(Task(settings, device, batches, size if cut else None, seconds, other))
+        found = measured_apart(Task(settings, device, batches, size if cut else None, seconds, other, str(place.root)))
         return found | {"size": Size(size, tuple(found["seconds"]), batches, found["peak_bytes"])}
 
     first = ask(smallest, other=True)

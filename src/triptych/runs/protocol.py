@@ -13,7 +13,7 @@ from triptych.runs.model_images import TRAINING
 from triptych.runs.sides import Reference, Subject
 
 FEW = 2048
-"""Of fewer images figures are marked: their bias and their errors are large, and Inception's covariance is singular."""
+"""Of fewer images figures of sets are marked: their bias and their errors are large, and Inception's covariance is singular."""
 _SHOWN = 8  # letters of a hash
 _LEADERS = {"guide": "led by the classifier", "guide_with": "led away from"}
 
@@ -65,7 +65,8 @@ def commit() -> str | None:
 def _images(protocol: Mapping[str, Any], swept: str | None) -> str:
     images, weights, sampler = protocol["made"], protocol["weights"], protocol["sampler"] or {}
     of = f"{images['inputs']} of {images['path']}" if images.get("inputs") == TRAINING else images["path"]
-    said = f"images of {of}" if swept == "count" else f"{protocol['count']} images{_few(protocol['count'])} of {of}"
+    few = few_mark(protocol["count"], of_sets=protocol["network"] is not None)
+    said = f"images of {of}" if swept == "count" else f"{protocol['count']} images{few} of {of}"
     if weights is None:
         return f"{said} ({_short(images.get('sha256'))}{_cut(images)})"
     how = {"checkpoint": f"{weights['weights']} at {weights['images']} images seen, {_short(weights['hash'])}"}
@@ -88,7 +89,7 @@ def _reference(protocol: Mapping[str, Any]) -> str:
     if reference is None:
         return ""
     count = protocol["reference_count"]
-    few = _few(count) if count else ""
+    few = few_mark(count, of_sets=protocol["network"] is not None) if count else ""
     digest = reference.get("sha256") or (reference.get("weights") or {}).get("hash")
     return f"reference: {f'{count} ' if count else ''}{protocol['reference_name']} ({_short(digest)}{_cut(reference)}){few}"
 
@@ -101,8 +102,9 @@ def _cut(images: Mapping[str, Any]) -> str:
     return f", cut to {width}x{height}"
 
 
-def _few(count: int) -> str:
-    return f" (few: below {FEW})" if count < FEW else ""
+def few_mark(count: int, *, of_sets: bool) -> str:
+    """What is said behind a number of images that is small for figures of sets; nothing for those of single images, which have no bias."""
+    return f" (few: below {FEW})" if of_sets and count < FEW else ""
 
 
 def _network(protocol: Mapping[str, Any]) -> str:

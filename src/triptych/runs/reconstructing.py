@@ -46,7 +46,7 @@ def reconstructed_grid(
 
     They are the first held-out images, or training images where none are held out.
     """
-    images = data.train if data.validation is None else data.validation
+    images = data.looked_at
     count = min(count, len(images))
     originals = images.batch(np.arange(count)).images
     settings = require_encoder(model).encoding

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, Unpack, cast
 import numpy as np
 
 from triptych.core.errors import ConfigError, DataError, UserError
-from triptych.core.given import given_path, shown, whole_number
+from triptych.core.given import optional_path, shown, whole_number
 from triptych.core.npz import open_npz
 from triptych.core.reading import parsed_json
 from triptych.engine.distributed import World, open_world
@@ -180,7 +180,7 @@ def _require_places(**sides: object) -> None:
 def _places(out: str | Path | None, keep_samples: str | Path | None, *, read: Sequence[object]) -> tuple[Path | None, Path | None]:
     """Where figures and images go. Raises ConfigError or DataError where they cannot."""
     place = figures_place(out)
-    kept = None if keep_samples is None else given_path(keep_samples, "keep_samples")
+    kept = optional_path(keep_samples, "keep_samples")
     if kept is not None:
         check_target(kept, read)
     return place, kept

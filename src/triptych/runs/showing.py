@@ -21,6 +21,7 @@ from triptych.data.config import DataConfig
 from triptych.data.domains import UnpairedImages
 from triptych.data.few_shot import FewShotImages
 from triptych.data.images import Data, ImageSet
+from triptych.data.source import are_latents
 from triptych.engine.distributed import open_world
 from triptych.runs.files import check_apart, check_place, writing
 from triptych.runs.translation_grid import levels, pictured, write_rows
@@ -99,10 +100,9 @@ def show_data(
     check_place(place)
     if settings.path is not None and not is_address(settings.path):
         check_apart(place, settings.path)
-    data = settings.open()
-    if not data.spec.bounded or data.spec.frames is not None:
-        kind = "clips" if data.spec.frames is not None else "latents"
-        raise DataError(f"{settings.path}: holds {kind}, and a sheet shows images; give images")
+    data = None if are_latents(settings) else settings.open()
+    if data is None or data.spec.frames is not None:
+        raise DataError(f"{settings.path}: holds {'latents' if data is None else 'clips'}, and a sheet shows images; give images")
     said = "" if not isinstance(model, Augments) else model.augmentation_in_words(p)
     if p is not None and not (isinstance(model, Augments) and model.augmentation_in_words(1.0)):
         raise ConfigError("p", f"got {p}, but {'no recipe is given' if model is None else 'this model changes no images'}; leave it out")

@@ -14,7 +14,7 @@ import torch
 
 from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError, RunError, Stopped
-from triptych.core.given import given_path, shown
+from triptych.core.given import given_path, optional_path, shown
 from triptych.core.memory import is_out_of_memory, said_of
 from triptych.core.model import DataInitialized, Model
 from triptych.core.rng import Rng
@@ -40,7 +40,7 @@ from triptych.runs.bad_images import BadImages
 from triptych.runs.beginning import begin, prepare_directory, same_images, same_objects
 from triptych.runs.callables import callables, training_loader
 from triptych.runs.document import OF_PUBLISHED, RunDocument, with_own_list
-from triptych.runs.latent_space import autoencoder_of, keep_autoencoder, unlike_latents
+from triptych.runs.latent_space import keep_autoencoder, require_decodable, unlike_latents
 from triptych.runs.opening_lines import opening_lines
 from triptych.runs.run import Run, open_run
 from triptych.runs.stored import build, outline
@@ -69,7 +69,7 @@ def train(
     if not isinstance(recipe, str | None):
         raise ConfigError("recipe", f"got {shown(recipe)}, expected the name of a recipe, or nothing")
     run_dir = given_path(run_dir, "run_dir")
-    init_from = None if init_from is None else given_path(init_from, "init_from")
+    init_from = optional_path(init_from, "init_from")
     keep_freed_memory(keep=False)  # until an iteration has fitted into memory
     world = open_world(device)
     directory = RunDirectory(Path(run_dir))
@@ -100,13 +100,12 @@ def train(
         prepare_model(model, start.config, data.spec, world)
         evaluated = start.config.train.evaluate_every is not None
         scores = TrainingScores(model, data.spec, start.config, directory, world) if evaluated else None
-        latents = data.spec.latents
-        if latents is not None and (evaluated or start.config.train.sample_count):
-            autoencoder_of(latents, directory)  # before anything is written
+        require_decodable(data.spec, start.config.train, directory)  # before anything is written
         held_out = held_out_marks(data) if world.is_main else ()
         licence = _licence(start.stored, init_from if checkpoint is None else None)
         document = RunDocument(start.config, data.spec, start.recipe, start.asked, data.objects, images, held_out, licence)
         world.on_main(lambda: prepare_directory(directory, document, start, stack))
+        latents = data.spec.latents
         if latents is not None:
             start.notes += world.on_main(lambda: keep_autoencoder(latents, directory))
         model.to(world.device, memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -32,7 +32,7 @@ from triptych.runs.loading import Loading, Precision
 from triptych.runs.metric_names import COPIES, FID, INCEPTION, Wanted, figure_name, metric_names, needs_reference
 from triptych.runs.model_images import ImageRequest, ModelImages
 from triptych.runs.pieces import digest_of
-from triptych.runs.protocol import FEW
+from triptych.runs.protocol import few_mark
 from triptych.runs.scoring import Scores, Task, drop_impossible, measured, reference_features
 from triptych.runs.sides import PictureSide, RunSide, check_sizes
 from triptych.runs.single_images import Prepared, SingleRequest, prepared
@@ -128,7 +128,7 @@ class TrainingScores:
         values |= alike
         if self._world.is_main and (news := self._collapse(values)) is not None:
             notes.append(news)
-        few = f" (few: below {FEW})" if len(self._made) < FEW else ""
+        few = few_mark(len(self._made), of_sets=self._embedder is not None)
         return Evaluated(values, f"{len(self._made)} samples{few}", tuple(notes))
 
     def look_at_samples(self, progress: Watch) -> None:
@@ -150,7 +150,7 @@ class TrainingScores:
         return Task(self._made, self._reference, self._embedder, wanted, self._looks, SETTINGS, self._world, progress)
 
     def _collapse(self, now: Mapping[str, float]) -> str | None:
-        lines = read_metrics(self._directory.metrics_path)
+        lines = read_metrics(self._directory.metrics_path, kind="evaluation/")
         before = [{name: line[key] for name in (NEAR_EQUAL, SPREAD) if (key := f"evaluation/{name}") in line} for line in lines]
         usual = 0.0 if self._small is None else near_equal_share(self._small)
         return collapse_news(now, [each for each in before if each], config=self._config, usual=usual)

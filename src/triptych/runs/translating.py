@@ -21,7 +21,7 @@ from triptych.core.config import Config, settings_like
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import OUTPUTS, PICTURES
 from triptych.core.finetuning import Finetuned, Finetuning
-from triptych.core.given import given_path, shown, whole_number
+from triptych.core.given import given_path, optional_path, shown, whole_number
 from triptych.core.images import save_picture, to_uint8
 from triptych.core.model import Sampler, Upsampler
 from triptych.core.rng import Rng
@@ -109,7 +109,7 @@ def translate(
     styles = None if style is None else open_styles(style, translator, config=data, spec=run.spec, each=style_each, size=size)
     chosen = settings_like(translator.translation, settings)
     stills = open_still_images(first, translator, run=run, size=size, settings=chosen, held_out=inputs is None)
-    place, video = None if out is None else given_path(out, "out"), video or VideoSettings()
+    place, video = optional_path(out, "out"), video or VideoSettings()
     filming = _films(place, video)
     if filming:
         _check_video(opened_inputs, style_count, filming, grid=grid)
@@ -442,7 +442,7 @@ def check_target(out: Path, *, read: Sequence[Any], count: int) -> None:
 
 def translated_grids(model: nn.Module, data: Data, *, count: int, precision: str, batch_size: int, world: World) -> dict[str, Grid]:
     """What draws pictures of the first held-out (else training) samples: one, and one for each of the model's further settings."""
-    images = data.train if data.validation is None else data.validation
+    images = data.looked_at
     inputs = HeldOut(images, data.spec, count=min(count, _TRAINING_ROWS, len(images)))
 
     def grid(settings: Config) -> Grid:

@@ -131,7 +131,7 @@ def upsampled_grid(model: nn.Module, data: Data, *, count: int, precision: str) 
     small images, what was made of them, the originals.
     """
     upsampler = require_upsampler(model)
-    images = data.train if data.validation is None else data.validation
+    images = data.looked_at
     count = min(count, len(images))
     originals = images.batch(np.arange(count)).images
     small = made_small(originals, upsampler.input_size)

@@ -50,10 +50,10 @@ def check_split(split: object) -> None:
 
 def of_split(data: Data, split: Split, *, name: str) -> list[ImageSet]:
     """The sets of images of a split of the data, which messages call `name`. Raises ConfigError for held-out ones where there are none."""
-    if split == "validation" and data.validation is None:
+    wanted = {"train": [data.train], "validation": data.sets[1:], "all": data.sets}[split]
+    if not wanted:
         raise ConfigError("split", f"got validation, but {name} has no held-out images; use train or all")
-    wanted = {"train": [data.train], "validation": [data.validation], "all": [data.train, data.validation]}[split]
-    return [images for images in wanted if images is not None]
+    return wanted
 
 
 def model_reference(
