@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from triptych.gans.point_colours import guidance_loss, no_colours, no_numbers, places_of, seen_colours, with_colours, with_numbers
 
@@ -47,6 +50,29 @@ def test_a_point_keeps_its_first_colour() -> None:
     table = with_colours(no_colours(1, like=image), torch.tensor([[[-1, 0]]]), image + 0.25)
     table = with_colours(table, torch.tensor([[[0, 0]]]), image + 0.5)
     assert seen_colours(table, torch.tensor([[[0, -1]]]))[0, :, 0].T.tolist() == [[0.25, 0.25, 0.25, 1.0], [-1.0, -1.0, -1.0, 0.0]]
+
+
+class Made(TorchFunctionMode):
+    """The bytes of all tensors that are made."""
+
+    bytes = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        given = {each.untyped_storage().data_ptr() for each in args if torch.is_tensor(each)}  # of what is seen or changed in place
+        made = {each.untyped_storage() for each in (found if isinstance(found, tuple) else (found,)) if torch.is_tensor(each)}
+        self.bytes += sum(storage.nbytes() for storage in made if storage.data_ptr() not in given)
+        return found
+
+
+def test_a_frame_takes_memory_by_its_pixels_beside_one_new_table() -> None:
+    """Whatever the clip has in points: of 64 frames of 1024x2048 a table has 2 GiB, and three times that on the way is too much."""
+    points, images = clip()
+    table = no_colours(100_000, like=images[:, 0])
+    with Made() as made:
+        with_colours(table, points[:, 0], images[:, 0])
+    size = table.untyped_storage().nbytes()
+    assert made.bytes < 1.05 * size
 
 
 @pytest.mark.parametrize("far", [1, 10**12])

@@ -121,6 +121,7 @@ def test_the_guidance_term_has_its_weight() -> None:
         torch.testing.assert_close(losses.detach(), torch.zeros(2), rtol=0, atol=1e-10)
         assert ("guidance" in terms.logged) == (weight > 0)
         assert weight == 0 or model.weights["guidance"] == 7
+    assert WCVid2VidConfig().weights["guidance"] == 20, "as published"
 
 
 def test_held_out_clips_and_translations_are_guided_too() -> None:

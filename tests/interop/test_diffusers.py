@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from tests.diffusion import recorded
+from tests.interop.unet2d_reference import outputs
 from triptych.core.batch import DataSpec, LatentSpec
 from triptych.core.errors import ConfigError
 from triptych.diffusion.adm import ADM, ADMConfig
@@ -74,6 +78,49 @@ def test_outputs(conditional: bool, network: dict[str, Any], tmp_path: Path) -> 
     y = Y if conditional else None
     with torch.no_grad():
         torch.testing.assert_close(theirs(X, T, class_labels=y).sample, model.network(X, T, y), atol=1e-5, rtol=0)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize(("conditional", "network"), NETWORKS)
+def test_outputs_by_the_published_formulas(conditional: bool, network: dict[str, Any]) -> None:
+    """All that unet/config.json and the tensors say, without diffusers: which layer is which, rows of q, k and v, waves of the time."""
+    model = made(conditional=conditional, **network)
+    layout, y = to_diffusers(model), Y if conditional else None
+    tensors = {name: tensor.double() for name, tensor in layout.tensors.items()}
+    with torch.no_grad():
+        expected = model.network(X.double(), T, y)
+        torch.testing.assert_close(outputs(layout.unet, tensors, X.double(), T, y), expected, atol=1e-9, rtol=0)
+    sizes = (layout.unet["sample_size"], layout.unet["in_channels"], layout.unet["out_channels"], layout.unet["num_class_embeds"])
+    assert sizes == (16, 3, 6, 10 if conditional else None) and expected.std() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("diffusion", "sampling", "said"),
+    [
+        (GaussianConfig(schedule="cosine", variance="learned_range"), SamplingConfig(), ("learned_range", "epsilon", True, 1.0)),
+        (GaussianConfig(variance="fixed_large"), SamplingConfig(clip=False), ("fixed_large", "epsilon", False, 1.0)),
+        (
+            GaussianConfig(steps=100, mean="v", variance="fixed_small"),
+            SamplingConfig(threshold=0.5),
+            ("fixed_small", "v_prediction", True, 0.5),
+        ),
+        (GaussianConfig(steps=2, betas=(0.1, 0.2), mean="x0"), SamplingConfig(), ("fixed_large", "sample", True, 1.0)),
+    ],
+)
+def test_what_the_scheduler_is_told(diffusion: GaussianConfig, sampling: SamplingConfig, said: tuple[Any, ...]) -> None:
+    """Its table of betas, by the schedules' formulas, is that of the diffusion."""
+    model = made(conditional=False, diffusion=diffusion)
+    model.config = replace(model.config, sampling=sampling)
+    told = to_diffusers(model).scheduler
+    count, places = told["num_train_timesteps"], np.linspace(0, 1, told["num_train_timesteps"] + 1)
+    waves = np.cos((places + 0.008) / 1.008 * np.pi / 2) ** 2
+    betas = {
+        "linear": np.linspace(told["beta_start"], told["beta_end"], count),
+        "squaredcos_cap_v2": np.minimum(1 - waves[1:] / waves[:-1], 0.999),
+    }[told["beta_schedule"]]
+    np.testing.assert_allclose(told["trained_betas"] or betas, diffusion.table(), rtol=1e-9)
+    assert (told["variance_type"], told["prediction_type"], told["clip_sample"], told["clip_sample_range"]) == said
+    assert (count, told["timestep_spacing"]) == (diffusion.steps, "linspace")
 
 
 @pytest.mark.peer("diffusers")
@@ -165,6 +212,21 @@ def test_an_earlier_export_is_replaced_and_other_files_are_not(tmp_path: Path) -
     assert (tmp_path / "out/NOTES.md").read_text() == "mine"
 
 
+def test_an_export_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: Any, **settings: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    layout, out = to_diffusers(made()), tmp_path / "out"
+    write_diffusers(layout, out)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    monkeypatch.setattr("triptych.interop.diffusers.folder.save_file", full)
+    for folder in (out, tmp_path / "new"):
+        with pytest.raises(OSError, match="No space left"):
+            write_diffusers(layout, folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
 @pytest.mark.parametrize(("name", "ending"), [("a.pt", ".pt"), ("photos.Safetensors", ".safetensors"), ("..", "")])
 def test_a_name_of_a_file_is_refused_before_the_weights_are_read(name: str, ending: str, tmp_path: Path) -> None:
     model = made()
@@ -223,7 +285,10 @@ def test_other_things_that_it_cannot_express() -> None:
     learned = made(diffusion=GaussianConfig(variance="learned"))
     with pytest.raises(ConfigError, match=r"model\.diffusion\.variance: learned \(its schedulers want the variance, not its logarithm"):
         to_diffusers(learned)
-    assert to_diffusers(learned, drop_variance=True).scheduler["variance_type"] == "fixed_large"
+    whole, dropped = to_diffusers(made()), to_diffusers(learned, drop_variance=True)
+    assert (dropped.scheduler["variance_type"], dropped.unet["out_channels"]) == ("fixed_large", 3)
+    for name in ("conv_out.weight", "conv_out.bias"):
+        assert torch.equal(dropped.tensors[name], whole.tensors[name][:3])
     with pytest.raises(ConfigError, match="drop_variance: this model learns no variance"):
         to_diffusers(made(diffusion=GaussianConfig()), drop_variance=True)
     classifier = ClassifierConfig(network=EncoderConfig(num_channels=32, num_head_channels=32, channel_mult=(1,), attention_resolutions=()))

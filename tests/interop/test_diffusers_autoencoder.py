@@ -146,14 +146,17 @@ def test_the_images_of_a_configuration_that_names_no_size_and_of_a_grey_one() ->
     assert (spec.image_size, spec.channels, config.data.channels) == (512, 1, 1)
 
 
-def test_images_that_are_small_for_the_usual_discriminator_have_one_of_fewer_layers() -> None:
-    """It is none of the file's, which says nothing of it: 24 pixels are the fewest of three layers, 12 of two."""
-    layers = {}
-    for side in (32, 16):
+def test_images_that_are_small_for_the_usual_losses() -> None:
+    """They are none of the file's, which says nothing of them: 24 pixels are the fewest for three layers of the discriminator, 12 for two.
+
+    The perceptual loss looks at a layer of VGG19 that has halved the sides four times.
+    """
+    found = {}
+    for side in (32, 16, 8):
         config, _ = to_run(PUBLISHED | {"sample_size": side})
         assert isinstance(config.model, KLAutoencoderConfig)
-        layers[side] = config.model.discriminator.num_layers
-    assert layers == {32: 3, 16: 2}
+        found[side] = config.model.discriminator.num_layers, config.model.perceptual_weight
+    assert found == {32: (3, 1.0), 16: (2, 1.0), 8: (1, 0.0)}
 
 
 def test_a_folder_becomes_a_run_and_a_folder_again(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from pathlib import Path
 
@@ -69,6 +70,8 @@ def test_a_checkpoint_of_its_training_becomes_a_run(tmp_path: Path) -> None:
     assert (run.config.model.label_dropout, run.config.model.sampling) == (recipe.model.label_dropout, recipe.model.sampling)  # type: ignore[attr-defined]
     assert "is a checkpoint of a training of DiT: latents of 4 x 8 x 8" in lines[0]
     assert not [line for line in lines if "licence" in line], "of a size that nobody published"
+    origin = json.loads((tmp_path / "run/checkpoints/000000000/state.json").read_text())["imported"]
+    assert origin["flags"] == "--image-size 64 --num-classes 3"
     for name, seed in (("raw", 1), ("ema-0.9999", 2)):
         model = open_run(tmp_path / "run").load(weights=name, device="cpu")
         assert torch.equal(model.network.blocks[0].attn.qkv.weight, weights(seed=seed)["blocks.0.attn.qkv.weight"]), name

@@ -135,6 +135,7 @@ def test_flags_as_shells_hand_them_over() -> None:
     """In one word, where variables are not split, and with the backslashes of several lines."""
     expected = {"image_size": 64, "num_channels": 32, "class_cond": True}
     assert parse_flags(["--image_size 64 --num_channels 32", "--class_cond", "True"], KNOWN) == expected
+    assert parse_flags(["--image_size 64", "--num_channels 32", "--class_cond True"], KNOWN) == expected
     assert parse_flags("--image_size 64 \\\n  --num_channels 32\n--class_cond True", KNOWN) == expected
     assert parse_flags("'--image_size 64 --num_channels 32 --class_cond True'", KNOWN) == expected
 

@@ -81,6 +81,14 @@ def test_attention_that_is_never_reached() -> None:
     assert isinstance(bare, ADM) and bare.config.network.attention_resolutions == ()
 
 
+def test_a_single_level() -> None:
+    """Nothing in it changes the resolution, so that no block of the decoder ends a level."""
+    flags = DIFFUSION | {"channel_mult": "1", "attention_resolutions": "16", "num_res_blocks": 2}
+    model = from_state_dict(diffusion_weights(channel_mult=(1,), attention_resolutions=(16,), num_res_blocks=2), flags)
+    assert isinstance(model, ADM)
+    assert (model.config.network.channel_mult, model.config.network.num_res_blocks) == ((1,), 2)
+
+
 def test_half_precision_is_widened_and_copied() -> None:
     weights = diffusion_weights()
     halves = {name: tensor.half() if tensor.ndim > 2 else torch.nn.Parameter(tensor) for name, tensor in weights.items()}

@@ -272,6 +272,8 @@ def test_squares_of_an_unpublished_checkpoint_are_those_of_its_problem(size: int
         flags = {"image_size": size, "problem": problem}
         config = imported(ImportRequest(tmp_path / "w.npz", flags, "glow", None, None, print)).config
         assert (config.data.image_size, config.data.crop, config.data.resize) == (size, crop, resize)
+        recipe = load_recipe("glow-lsun-bedroom" if size == 64 else "glow-lsun128")
+        assert config.train.validate_images == recipe.train.validate_images, "of the recipe that is most like it"
         assert not config.train.ema_warmup, "an imported average goes on"
 
 

@@ -154,13 +154,18 @@ PAIRS = [
         lambda: Pix2PixHDDiscriminator(replace(PIX2PIXHD_PATCH, num_filters=4, weight_norm="none"), label_channels=7),
     ),
     Pair(
+        "spade",
+        lambda: SPADEGenerator(replace(SPADE_TINY, style_dims=None, spade_filters=0), label_channels=2),
+        lambda: SPADEDiscriminator(SPADEDiscriminatorConfig(patch=SPADE_PATCH_TINY, feature_pyramid=False), label_channels=2),
+    ),
+    Pair(
         "unit",
         lambda: UNITGenerator(replace(UNIT_TINY, pre_activation=False, weight_norm="spectral")),
         lambda: PairDiscriminator(replace(UNIT_PATCH, num_filters=4)),
     ),
     Pair(
         "munit",
-        lambda: MUNITGenerator(replace(MUNIT_TINY, num_downsamples_content=3)),
+        lambda: MUNITGenerator(replace(MUNIT_TINY, num_downsamples_content=3, weight_norm="weight")),
         lambda: PairDiscriminator(replace(HD_PATCH, num_filters=4)),
     ),
     Pair(

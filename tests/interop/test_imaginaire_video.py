@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.gans.published import on_meta
-from tests.interop.imaginaire_files import changed
+from tests.interop.imaginaire_files import IMAGE, MASK, changed
 from tests.interop.imaginaire_videos import SINGLE, VIDEOS
 from triptych.core.batch import ClipLength
 from triptych.core.errors import CheckpointError, ConfigError
@@ -228,6 +228,14 @@ def test_limbs_are_not_mirrored() -> None:
     assert any("horizontal_flip: not done here with maps of people" in line for line in experiment.warnings)
 
 
+def test_maps_with_other_channels_are_not_drawn() -> None:
+    types = [{"images": IMAGE}, {"seg_maps": MASK}, {"drawn": {"num_channels": 5}}, {"limbs": {"num_channels": 27}}]
+    experiment = read(changed(VIDEOS["street"], {"data": {"input_types": types, "input_labels": ["seg_maps", "limbs", "drawn"]}}))
+    told = [line for line in experiment.warnings if "num_channels" in line]
+    line = "data.input_types.drawn.num_channels: got 5; nothing is drawn here: where the run is trained, it takes images of 1 or 3"
+    assert [each.startswith(line) for each in told] == [True] and experiment.data.label_channels == 35 + 27 + 5
+
+
 def build_meta(experiment: Experiment) -> tuple[int, int]:
     """Parameters and tensors of the discriminators of the model that an experiment is."""
     discriminator = on_meta(lambda: experiment.model.build(experiment.data.spec)).discriminator
@@ -311,6 +319,13 @@ DIGEST = "b9359fa9bc7b21a6b50bf7303e7b9212b3cd53f7fa16262c14819caabd54118d"
             "dis.additional_discriminators.hand.loss_weight: got -1, expected a number of at least 0",
         ),
         ("street", {"data": {"num_frames_G": 1}}, "data.num_frames_G: got 1, expected a whole number from 2 to 64"),
+        ("street", {"trainer": {"dis_step": 2}}, "trainer.dis_step: got 2, expected 1: both take a step in each frame"),
+        (
+            "street",
+            {"trainer": {"aug_policy": "color"}, "dis": {"temporal": {"num_scales": 1}}},
+            "trainer.aug_policy: got color, expected nothing with discriminator.temporal_scales",
+        ),
+        ("world", {"data": {"input_types": {"points": {}, "images": {}}, "input_labels": ["points"]}}, "data.points: got 'points', expect"),
         ("street", {"gen": {"num_downsamples_img": 9}}, "gen.num_downsamples_img: got 9, expected below num_layers"),
     ],
 )
@@ -330,6 +345,8 @@ def test_discriminators_of_several_frames() -> None:
     assert isinstance(model, Vid2VidConfig) and model.temporal_weight == 3
     found = model.discriminator
     assert (found.temporal_scales, found.temporal_frames, found.temporal.num_filters) == (2, 4, 8)
+    alone = read(changed(VIDEOS["street"], {"dis": {"temporal": None}})).model
+    assert isinstance(alone, Vid2VidConfig) and alone.discriminator.temporal_scales == 0
 
 
 # World-consistent

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +93,19 @@ def merging_bomb() -> str:
         ("a: \x00", "the file is not YAML"),
         ("a: !!int x", "the file is not YAML"),
         ("a: !!timestamp abc", "the file is not YAML"),
-        ("a: 1\n---\nb: 2", "line 2: but found another document"),
+        ("a: 1\n---\nb: 2", "line 2: expected a single document in the stream, but found another document"),
         ("[" * 5000, "nested too deeply"),
         (bomb(), "holds more than 50,000 values"),
         (merging_bomb(), "holds more than 50,000 values"),
-        ("a: \t- b", "line 1: found character"),
+        ("a: \t- b", "line 1: while scanning for the next token, found character"),
+        ("roots: *.jpg", "line 1: while scanning an alias, expected alphabetic or numeric character, but found '.'"),
+        ("on: 1", "line 1: got 'on' as a key, expected a name; write one that YAML takes for a value in quotation marks"),
+        ("a: 1\nb: 0x" + "f" * 5000, "line 2: got a number of 5,002 digits, expected 200 at most"),
+        ("a: " + ":".join("1" * 101), "line 1: got a number of 201 digits"),
+        ("a: 1\n" + "k" * 201 + ": 1", "line 2: got a name of 201 characters, expected 200 at most"),
+        ("a: &a " + "y" * 5000 + "\nb: [" + "*a, " * 1000 + "]", "holds more than 50,000 values"),
     ],
+    ids=lambda text: text[:40],
 )
 def test_texts_that_are_no_settings(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
@@ -105,13 +114,26 @@ def test_texts_that_are_no_settings(text: str, message: str) -> None:
     assert len(str(raised.value)) < 300
 
 
+def test_a_long_text_that_begins_like_a_number_takes_no_time() -> None:
+    text, before = "1" * 60_000 + "x", time.process_time()
+    assert parsed_yaml(f"a: {text}") == {"a": text}
+    assert time.process_time() - before < 3, "seconds; a pattern that tries every way to cut the digits in two takes half a minute"
+
+
+def test_the_longest_names_and_numbers() -> None:
+    assert parsed_yaml(f"{'k' * 200}: {'1' * 200}") == {"k" * 200: int("1" * 200)}
+
+
 def test_files_that_are_none(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "big.yaml").write_bytes(b"a: 1\n" + b"#" * MOST_BYTES)
     (tmp_path / "bytes.yaml").write_bytes(b"a: \xff\xfe\n")
     for name, message in (
         ("none.yaml", "there is no file"),
         (".", "is a folder"),
-        ("big.yaml", "is larger than"),
+        ("big.yaml", "cannot read .*: larger than 1,000,000 bytes"),
+        ("pipe.yaml", "cannot read .*: not a regular file but a pipe"),
+        ("x" * 300, "cannot read .*: File name too long"),
         ("bytes.yaml", "not YAML"),
     ):
         with pytest.raises(ConfigError, match=message) as raised:
@@ -267,7 +289,7 @@ def test_funit_and_coco_funit() -> None:
     common = read(published("funit", common={"num_classes": 119}, dis={"num_classes": None}))
     assert common.data.spec.num_classes == 119
     assert all("common" not in line for line in common.notes + common.warnings)
-    assert read(published("funit", gen={"num_mlp_blocks": 5})).model.generator.mlp_layers == 4
+    assert all(read(published(name, gen={"num_mlp_blocks": 5})).model.generator.mlp_layers == 4 for name in ("funit", "coco_funit"))
     assert read(published("munit", gen={"num_mlp_blocks": 5})).model.generator.mlp_layers == 5
 
 
@@ -323,7 +345,7 @@ def test_sizes_of_images() -> None:
     centre = cut(resize_smallest_side="300", center_crop_h_w=256)
     assert (centre.crop, centre.resize, centre.scale, centre.width) == ("center", 300, None, None)
     assert cut(resize_h_w="256, 256").resize is None
-    assert cut().image_size == 256
+    assert cut().image_size == 256 and cut(random_crop_h_w=1).image_size == 1
     assert read(published("spade", data={"train": {"augmentations": {"random_crop_h_w": "512, 512"}}})).model.generator.resolution == 512
 
 
@@ -519,6 +541,21 @@ def test_pairs_are_trained_as_their_recipes_are() -> None:
             "data.input_types.images_b.num_channels: got 3, expected 1, as images_a has: the images of a run",
         ),
         ("spade", {"data": {"train": {"roots": [3]}}}, "data.train.roots: got [3], expected a list of folders"),
+        ("spade", {"data": {"train": {"roots": False}}}, "data.train.roots: got False, expected a list of folders"),
+        (
+            "spade",
+            {"data": {"input_labels": ["seg_maps", "seg_maps"]}},
+            "data.input_labels: got ['seg_maps', 'seg_maps'], expected seg_maps on",
+        ),
+        (
+            "spade",
+            {"data": {"input_labels": ["seg_maps", "images"]}},
+            "data.input_labels: got ['seg_maps', 'images'], expected other types of",
+        ),
+        ("unit", {"data": {"input_types": [{"images_a": {}}, {"images_a": {}}]}}, "data.input_types.images_a: given twice, expected once"),
+        ("unit", {"data": {"input_types": [{"../a": {}}]}}, "data.input_types: got '../a', expected names of folders, without a slash"),
+        ("unit", {"gen_opt": {"lr": 10**400}}, "gen_opt.lr: got 1000"),
+        ("unit", {"gen_opt": {"lr": 1e-320}}, "dis_opt.lr: got inf, expected a positive number"),
         ("spade", {"data": {"train": {"batch_size": 0}}}, "data.train.batch_size: got 0, expected a whole number from 1"),
         (
             "spade",
@@ -604,6 +641,21 @@ def test_what_is_not_used_or_means_something_else_is_named(model: str, changes: 
     assert all("\n" not in warning for warning in warnings)
 
 
+def test_keys_with_dots_lead_into_no_section() -> None:
+    line = "unknown setting {} is not used: a name has no dots; the settings of a section stand below its name, indented"
+    flat = read(published("spade") | {"gen.num_filters": 8, "cudnn.benchmark": 1})
+    assert flat.warnings == [line.format("gen.num_filters"), line.format("cudnn.benchmark")] and flat.model.generator.num_filters == 128
+    assert read(published("spade", gen={"style_enc.num_filters": 3})).warnings == [line.format("gen.style_enc.num_filters")]
+    types = {"images": {}, "seg.maps": {"is_mask": True, "num_channels": 1}}
+    assert not read(with_types("spade", labels=["seg.maps"], types=types, one_hot_num_classes={"seg_maps": None, "seg.maps": 3})).warnings
+
+
+def test_of_many_unknown_settings_the_first_are_named() -> None:
+    warnings = read(published("unit") | {f"zz{k:02}": k for k in range(23)}).warnings
+    assert warnings[-2:] == ["unknown setting zz19 is not used", "3 further unknown settings are not used"] and len(warnings) == 21
+    assert read(published("unit") | {f"zz{k:02}": k for k in range(20)}).warnings[-1] == "unknown setting zz19 is not used"
+
+
 def test_relativistic_losses_and_augmentation() -> None:
     assert read(published("spade", trainer={"gan_relativistic": True})).model.adversarial.relativistic
     model = read(published("munit", trainer={"aug_policy": "color, translation,cutout", "gan_mode": "softplus"})).model
@@ -617,9 +669,12 @@ def test_relativistic_losses_and_augmentation() -> None:
 def test_a_perceptual_loss_without_weight_is_not_looked_at() -> None:
     odd = {"perceptual_loss": {"mode": "vgg_face_dag", "layers": ["x"]}}
     assert read(published("unit", trainer=odd)).model.perceptual_weight == 0
-    one = read(published("unit", trainer={"perceptual_loss": {"layers": None, "weights": 0.5}, "loss_weight": {"perceptual": 2}}))
+    one = read(
+        published("unit", trainer={"perceptual_loss": {"layers": None, "weights": 0.5, "resize": True}, "loss_weight": {"perceptual": 2}})
+    )
     perceptual: Any = one.model.perceptual
     assert perceptual.compared == ("relu_4_1",) and perceptual.layer_weights == (0.5,) and one.model.perceptual_weight == 2
+    assert perceptual.resize == 224 and read(published("spade")).model.perceptual.resize is None
 
 
 def test_all_networks_of_the_perceptual_loss_see_what_the_original_shows_them() -> None:
@@ -679,7 +734,11 @@ def test_small_files_make_models() -> None:
             experiment.model.build(experiment.data.spec)
 
 
-ODD: list[Any] = [None, [], {}, "", "x", -1, 0, 1.5, 1e30, float("nan"), True, [None], [{}], {"a": [1]}, [[1]]]
+ODD: list[Any] = [None, [], {}, "", "x" * 5000, 10**400, -1, 0, 1.5, 1e30, float("nan"), True, [None], [{}], {"a": [1]}, [[1]]]
+
+
+SECTIONS = ("gen", "dis", "trainer", "data", "gen_opt", "dis_opt")
+"""Of a file: what an error names stands there, and is no setting of ours."""
 
 
 def places(values: dict[str, Any], *way: str) -> list[tuple[str, ...]]:
@@ -704,4 +763,5 @@ def test_whatever_stands_anywhere_is_taken_or_refused_in_a_line(model: str) -> N
                 experiment = read(values)
                 experiment.schedule.configs(processes=2, num_images=7)
             except ConfigError as error:
-                assert "\n" not in str(error) and error.setting and len(str(error)) < 600, (way, odd)
+                assert "\n" not in str(error) and len(str(error)) < 600, (way, odd)
+                assert error.setting.partition(".")[0] in {way[0], *SECTIONS}, (way, odd)

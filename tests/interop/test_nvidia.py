@@ -149,7 +149,7 @@ SMALL: dict[str, tuple[Kind, Any, DataSpec]] = {
         "R3GAN",
         R3GANConfig(
             generator=_R3GAN,
-            discriminator=replace(_R3GAN, widths=(12, 8, 4), num_blocks=1),
+            discriminator=replace(_R3GAN, widths=(12, 8, 4), num_blocks=1, expansion=1),
             latent_dims=5,
             class_dims=3,
             class_conditional=True,
@@ -261,6 +261,7 @@ def test_images_of_an_imported_run(case: str, tmp_path: Path) -> None:
     assert all(getattr(run.config.model, name) == getattr(config, name) for name in FAMILIES[kind].architecture)
     (kept,) = run.config.train.all_averages
     assert kept.rate_at(0, images=8) > 0.99, "which a new run reaches later"
+    assert f"its average is the run's {kept.name}, and is used unless --weights raw is given" in said
     wanted = images(average)
     assert wanted.std() > 0.05 and (wanted - images(last)).abs().max() > 0.1
     torch.testing.assert_close(images(run.load(device="cpu")), wanted, rtol=1e-12, atol=1e-12)
@@ -283,6 +284,8 @@ def test_a_file_of_an_average_alone(case: str, tmp_path: Path) -> None:
     drawn, wanted = (images(model) for model in (run.load(device="cpu"), average))
     torch.testing.assert_close(drawn, wanted, rtol=1e-12, atol=1e-12)
     assert "it has no discriminator, which begins anew" in said
+    stored = {file.name for file in (tmp_path / "run/checkpoints/000000000").iterdir()}
+    assert stored == {"model.safetensors", "state.json"}, "once, as the weights"
 
 
 NO_GROUP = "it does not say how many images its discriminator compares: groups of 4 are taken, as is usual"
@@ -433,6 +436,10 @@ INPUTS = "mapping.fc0.weight"
             lambda tensors: tensors.update({"synthesis.b8192.conv1.weight": torch.ones(8, 8, 3, 3)}),
             "the file is incomplete: it has no synthesis.b8192.torgb.weight",
         ),
+        (
+            lambda tensors: tensors.update({"synthesis.b0.conv1.weight": torch.ones(8, 8, 3, 3)}),
+            "G_ema: the file is of another network: it has synthesis.b0.conv1.weight, which this one lacks",
+        ),
     ],
 )
 def test_tensors_of_stylegan2_that_do_not_fit(change: Callable[[dict[str, Tensor]], Any], said: str, tmp_path: Path) -> None:
@@ -508,8 +515,9 @@ def test_other_filters(kernel: Tensor) -> None:
         check_filter("x", factor * KERNEL, (1, 3, 3, 1))
         check_filter("x", factor * KERNEL.half(), (1, 3, 3, 1))
     check_filter("x", torch.tensor([1.0, 3, 3, 1]), (1, 3, 3, 1))
-    with pytest.raises(CheckpointError, match="x is another filter than 1 3 3 1"):
-        check_filter("x", kernel, (1, 3, 3, 1))
+    for factor in (1, 2**-12, 2**12):
+        with pytest.raises(CheckpointError, match="x is another filter than 1 3 3 1"):
+            check_filter("x", factor * kernel, (1, 3, 3, 1))
 
 
 @pytest.mark.parametrize(

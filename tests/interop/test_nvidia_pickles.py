@@ -99,6 +99,19 @@ def test_a_snapshot(tmp_path: Path) -> None:
         assert torch.equal(snapshot.maker.tensors[name], tensor) and snapshot.maker.tensors[name].dtype == tensor.dtype
 
 
+def test_what_a_training_has_beside_its_networks(tmp_path: Path) -> None:
+    """The finite numbers of its loss and of augmentations that are no network; nothing of anything else."""
+    loss = {"P_mean": -1, "P_std": 1.5, "name": "x", "none": None, "far": float("inf"), "odd": float("nan"), 3: 4.0}
+    content = {
+        "ema": network("Generator", small_tensors(), settings={}),
+        "loss_fn": Persistent("EDMLoss", loss),
+        "augment_pipe": network("AugmentPipe", {"p": torch.ones(1)}, settings={}),
+        "optimizer": Persistent("Adam", {"lr": 1.0}),
+    }
+    snapshot = read_snapshot(write_pickle(tmp_path / "x.pkl", content))
+    assert snapshot.networks.keys() == {"ema", "augment_pipe"} and snapshot.training == {"loss_fn": {"P_mean": -1.0, "P_std": 1.5}}
+
+
 def test_buffers_that_a_state_dict_lacks_are_left_out(tmp_path: Path) -> None:
     state = module_state({"synthesis.b4.const": torch.ones(1)}, buffers={"a": torch.ones(2), "b": torch.ones(3)}, unsaved={"a"})
     snapshot = read_snapshot(write_pickle(tmp_path / "x.pkl", {"ema": Persistent("Net", state)}))
@@ -278,6 +291,12 @@ def test_modules_within_themselves(tmp_path: Path) -> None:
         settings = [settings, settings]
     content = {"G_ema": network("Generator", small_tensors(), settings={"a": settings, "b": 1})}
     assert "a" not in read_snapshot(write_pickle(tmp_path / "x.pkl", content)).maker.settings
+    lists: Any = 1
+    tables: Any = 1
+    for _ in range(60):
+        lists, tables = [lists], {"x": tables}
+    content = {"G_ema": network("Generator", small_tensors(), settings={"lists": lists, "tables": tables, "b": 1})}
+    assert read_snapshot(write_pickle(tmp_path / "x.pkl", content)).maker.settings == {"b": 1}
 
 
 def test_many_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

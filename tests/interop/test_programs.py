@@ -56,6 +56,7 @@ def test_the_averages_of_an_imported_run_go_on() -> None:
     assert [average.name for average in after.train.all_averages] == [average.name for average in before.train.all_averages]
     rates = [average.rate_at(0, images=16) for average in after.train.all_averages]
     assert rates == pytest.approx([0.9999, 0.5 ** (16 / 500), 0.5 ** (16 / 1000), 0.99, 0.0])
+    assert (after.train.ema_start, after.train.averages[0].start) == (0, 0)
     assert after.train.averages[3] == averages[3] and replace(after, train=before.train) == before
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from tests.diffusion import recorded
 from tests.interop.networks import diffusion_weights
 from triptych.core.batch import DataSpec
-from triptych.core.errors import CheckpointError
+from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.model import Model
 from triptych.diffusion.adm import ADMConfig
 from triptych.diffusion.classifier import ClassifierConfig
@@ -125,6 +125,11 @@ def test_other_files() -> None:
     by_name = {published.name: published for published in PUBLISHED}
     other = dict(shapes_of(by_name["64x64_diffusion.pt"])) | {"label_emb.weight": torch.empty(10, 768, device="meta")}
     assert recognise(other) is None, "ten classes are of another training"
+    upsampler = by_name["128_512_upsampler.pt"]
+    with pytest.raises(
+        ConfigError, match="--large_size: the file is of 256 or 512 pixels .its levels have the widths 1,1,2,2,4,4., got 64"
+    ):
+        describe(shapes_of(upsampler), {**upsampler.flags, "large_size": 64})
     with pytest.raises(CheckpointError, match=r"it is of 10 classes\); give its flags"):
         recognise(other, "64x64_diffusion.pt")
 

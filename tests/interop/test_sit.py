@@ -27,6 +27,7 @@ from triptych.interop.sit import from_state_dict
 from triptych.interop.sit.exporter import exported
 from triptych.interop.sit.weights import described, to_state_dict
 from triptych.interop.transformers import SIZES, filled, recognised
+from triptych.recipes.catalogue import load_recipe
 from triptych.runs import import_run, open_run
 
 
@@ -145,12 +146,20 @@ def test_the_licence_is_that_of_published_sizes(width: int, depth: int, channels
     assert ("licence of the published weights: MIT (SiT)" in lines) == published
 
 
+def test_sizes_that_were_published_are_those_of_the_recipes() -> None:
+    for size, numbers in SIZES.items():
+        for program in ("sit", "dit"):
+            network: Any = load_recipe(f"{program}-{size.lower()}-2").model.network  # type: ignore[attr-defined]
+            assert (network.width, network.depth, network.heads) == numbers
+
+
 def test_published_files_are_bare_state_dicts(tmp_path: Path) -> None:
     file = tmp_path / "SiT-XL-2-256x256.pt"
     torch.save(weights(), file)
     run = import_run(file, tmp_path / "run", program="sit", flags="--path-type VP --image-size 64 --num-heads 6")
     config = run.config.model
     assert isinstance(config, FlowMatchingConfig) and config.path == "vp" and config.label_dropout == 0.1
+    assert config.sampling == load_recipe("sit-xl-2").model.sampling  # type: ignore[attr-defined]
     assert run.spec.num_classes == 3
 
 
@@ -176,6 +185,16 @@ def test_errors(change: dict[str, Tensor | None], flags: dict[str, Any], message
     given = {name: tensor for name, tensor in (weights() | change).items() if tensor is not None}
     with pytest.raises((ConfigError, CheckpointError), match=message):
         from_state_dict(given, HEADS | flags)
+
+
+@pytest.mark.parametrize(
+    ("width", "depth", "fault"), [(6, 1, "width: got 6, expected a multiple of 4"), (8, 0, "depth: got 0, expected at least 1")]
+)
+def test_shapes_of_no_network_are_faults_of_the_file(width: int, depth: int, fault: str, tmp_path: Path) -> None:
+    """Not of a setting, for the command has none of that name."""
+    torch.save(weights(names_of(width=width, depth=depth, patch=2, rows=4, classes=3)), tmp_path / "a.pt")
+    with pytest.raises(CheckpointError, match=rf"a\.pt: the file is of another network: {fault}"):
+        import_run(tmp_path / "a.pt", tmp_path / "run", program="sit", flags="--num-heads 2")
 
 
 @pytest.mark.parametrize(("width", "depth"), [(64, 12), (384, 1)])
@@ -302,7 +321,8 @@ def test_memory_is_taken_once_the_file_is_known_to_fill_it(monkeypatch: pytest.M
         ("--latent-std 1,2,3,0", "--latent-std: got '1,2,3,0', expected positive numbers, separated by commas"),
         ("--latent-mean 1,2,3,x", "--latent-mean: got '1,2,3,x', expected numbers, separated by commas"),
         ("--latent-std 1,2,3,inf", "--latent-std"),
-        ("--latent-darkest nan", "--latent-darkest: got nan, expected a number"),
+        ("--latent-darkest nan", "--latent-darkest: got nan, expected a number from -1 to below 1"),
+        ("--latent-darkest 1", "--latent-darkest: got 1.0, expected a number from -1 to below 1"),
         ("--latent-scaled-to 0", "--latent-scaled-to: got 0.0, expected numbers above 0"),
     ],
 )

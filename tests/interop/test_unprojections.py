@@ -46,6 +46,9 @@ def test_the_command_writes_maps_that_clips_are_read_from(tmp_path: Path, capsys
     assert len(list((tmp_path / "out").glob("*/*.png"))) == 3
     one = ["data", "points", str(tmp_path / "in" / "b"), "--out", str(tmp_path / "one"), "--height", "3", "--width", "4"]
     assert main(one) == 0 and capsys.readouterr().out.startswith("1 map of points of 4x3: ")
+    pickled(tmp_path / "cityscapes" / "a" / "1.pkl", {"w1024xh512": TABLE})
+    assert main(["data", "points", str(tmp_path / "cityscapes"), "--out", str(tmp_path / "large")]) == 0
+    assert "1 map of points of 1024x512: " in capsys.readouterr().out
     assert main(["data", "points", str(tmp_path / "out"), "--out", str(tmp_path / "more")]) == 2
     assert "holds no unprojection files" in capsys.readouterr().err
     assert main(["data", "points", str(tmp_path / "none"), "--out", str(tmp_path / "more")]) == 2
@@ -64,6 +67,7 @@ def test_the_command_writes_maps_that_clips_are_read_from(tmp_path: Path, capsys
     for place, said in (
         (tmp_path / "frames", "no such command made it"),
         (tmp_path / "in", "which is read"),
+        (tmp_path / "in" / "maps", "which is read"),
         (tmp_path / "file", "is a file"),
     ):
         assert main([*command, str(place)]) == 2
@@ -107,7 +111,7 @@ def test_what_is_refused_is_not_run(tmp_path: Path) -> None:
     for content, words in (
         ([1, 2, 3], "no unprojection file"),
         ({"w2xh1": []}, "has no table w4xh3, but w2xh1"),
-        ({"w4xh3": [1, 2]}, "no list of whole numbers, three for each point"),
+        ({"w4xh3": [1, 2]}, r"c\.pkl: w4xh3 is no list of whole numbers, three for each point"),
         ({"w4xh3": [1, 2, 0.5]}, "no list of whole numbers"),
         ({"w4xh3": [3, 0, 1]}, "numbers outside of it; expected rows below 3"),
         ({"w4xh3": [0, 4, 1]}, "numbers outside of it"),

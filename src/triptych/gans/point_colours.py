@@ -25,15 +25,17 @@ def with_colours(table: Float[Tensor, "b n c1"], points: Int[Tensor, "b h w"], i
 
     Points that are known keep their colours; those beyond the table have none.
     """
-    count, pixels = table.shape[1], points[0].numel()
-    places = points.flatten(1)
-    places = torch.where((places >= 0) & (places < count), places, count)  # one row more, for what is no point of the table
-    order = torch.arange(pixels, device=points.device).expand_as(places)
-    first = torch.full((len(table), count + 1), pixels, device=points.device).scatter_reduce(1, places, order, "amin")[:, :count]
-    new = (first < pixels) & (table[..., -1] == 0)
-    colours = image.flatten(2).movedim(1, 2).to(table.dtype)
-    found = colours.gather(1, first.clamp(max=pixels - 1)[..., None].expand(-1, -1, colours.shape[2]))
-    return torch.where(new[..., None], torch.cat((found, torch.ones_like(found[..., :1])), dim=-1), table)
+    count, channels = table.shape[1], image.shape[1]
+    places = torch.where((points >= 0) & (points < count), points, count).flatten(1)
+    places, order = places.sort(dim=1, stable=True)  # the pixels of a point side by side, in reading order
+    new = torch.ones_like(places, dtype=torch.bool)
+    new[:, 1:] = places[:, 1:] != places[:, :-1]
+    grown = torch.cat((table, table.new_zeros(len(table), 1, channels + 1)), dim=1)  # a row more, for what is not to be kept
+    new &= grown[..., -1].gather(1, places) == 0
+    colours = image.flatten(2).movedim(1, 2).to(table.dtype).gather(1, order[..., None].expand(-1, -1, channels))
+    rows = torch.where(new, places, count) + (count + 1) * torch.arange(len(table), device=places.device)[:, None]
+    grown.flatten(0, 1)[rows.flatten()] = torch.cat((colours, torch.ones_like(colours[..., :1])), dim=-1).flatten(0, 1)
+    return grown[:, :count]
 
 
 def seen_colours(table: Float[Tensor, "b n c1"], points: Int[Tensor, "b h w"]) -> Float[Tensor, "b c1 h w"]:

@@ -71,8 +71,11 @@ def network_of(weights: Mapping[str, Tensor], given: Mapping[str, Value], *, pro
             raise ConfigError(f"--{name}", f"the file has {has}, got {given[name]}")
     named = _named_heads(given.get("model"), program=program, width=width, depth=depth, patch=patch)
     heads = _heads(given.get("num-heads"), named, width=width, depth=depth)
-    network = DiTConfig(patch=patch, width=width, depth=depth, heads=heads, spare_outputs=outputs == 2 * channels)
-    return network, DataSpec(image_size=size, channels=channels, num_classes=classes)
+    try:
+        network = DiTConfig(patch=patch, width=width, depth=depth, heads=heads, spare_outputs=outputs == 2 * channels)
+        return network, DataSpec(image_size=size, channels=channels, num_classes=classes)
+    except ConfigError as error:  # of the file, not of a flag
+        raise CheckpointError(f"the file is of another network: {error}") from None
 
 
 def _named_heads(name: Value | None, *, program: str, width: int, depth: int, patch: int) -> int | None:
@@ -214,8 +217,8 @@ def scale_of(spec: DataSpec, given: Mapping[str, Value]) -> LatentScale:
     for name, values in (("latent-std", found["latent-std"]), ("latent-scaled-to", (scaled_to,))):
         if not all(0 < value < math.inf for value in values):
             raise ConfigError(f"--{name}", f"got {given[name]}, expected numbers above 0")
-    if not math.isfinite(darkest):
-        raise ConfigError("--latent-darkest", f"got {darkest}, expected a number")
+    if not -1 <= darkest < 1:
+        raise ConfigError("--latent-darkest", f"got {darkest}, expected a number from -1 to below 1")
     return LatentScale(mean=found["latent-mean"], std=found["latent-std"], scaled_to=scaled_to, darkest=darkest)
 
 

@@ -19,7 +19,7 @@ from triptych.core.model import Model, seeded_build
 from triptych.core.outline import without_weights
 from triptych.core.weight_files import check_fit
 from triptych.data.config import AS_STORED, DataConfig
-from triptych.gans.discriminators import PatchDiscriminatorConfig, least_side
+from triptych.gans.discriminators import least_side
 from triptych.gans.kl_autoencoder import KLAutoencoder, KLAutoencoderConfig
 from triptych.gans.kl_networks import KLNetworksConfig
 from triptych.interop.diffusers.folder import VERSION, write_folder
@@ -127,7 +127,7 @@ def to_run(document: Mapping[str, Any]) -> tuple[RunConfig, DataSpec]:
         model = recipe.model.updated({"network": network.to_dict(), "scaling_factor": document.get("scaling_factor", _SCALING_FACTOR)})
         spec = DataSpec.from_dict({"image_size": _side(document), "channels": document.get("in_channels", 3)})
         assert isinstance(model, KLAutoencoderConfig)
-        model = replace(model, discriminator=_fitting(model.discriminator, spec.image_size))
+        model = _fitting(model, spec.image_size)
         model.check(spec)
     except ConfigError as error:
         raise CheckpointError(f"its settings have no model here: {error}") from None
@@ -139,11 +139,19 @@ def to_run(document: Mapping[str, Any]) -> tuple[RunConfig, DataSpec]:
     return replace(recipe, model=model, data=data.updated(AS_STORED)), spec
 
 
-def _fitting(patches: PatchDiscriminatorConfig, side: int) -> PatchDiscriminatorConfig:
-    """The discriminator, which is none of the file's, with fewer layers where images of so many pixels are too small for it."""
+def _fitting(model: KLAutoencoderConfig, side: int) -> KLAutoencoderConfig:
+    """The model with losses, of which the file says nothing, that take images of so many pixels.
+
+    Where these are too small the discriminator has fewer layers, and there is no perceptual loss.
+    """
+    patches = model.discriminator
     while least_side(patches) > side and patches.num_layers > 1:
         patches = replace(patches, num_layers=patches.num_layers - 1)
-    return patches
+    try:
+        model.perceptual.check_size(side, side)
+    except ConfigError:
+        model = replace(model, perceptual_weight=0.0)
+    return replace(model, discriminator=patches)
 
 
 def _side(document: Mapping[str, Any]) -> Any:

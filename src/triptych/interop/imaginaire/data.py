@@ -8,6 +8,7 @@ from typing import Any
 
 from triptych.core.batch import IMAGES_B, STYLE, STYLE_LABELS, ClipLength, DataSpec, InputSpec
 from triptych.core.errors import ConfigError, nearest
+from triptych.core.given import shown
 from triptych.data.clips import ClipDataConfig, style_specs
 from triptych.data.config import AS_STORED, DataConfig
 from triptych.data.domains import UnpairedDataConfig
@@ -109,7 +110,7 @@ def read_data(kind: ModelType, data: Settings, *, num_classes: int | None) -> Da
     expected, name = _DATA.get(kind, _PAIRED), data.text("type", "images").rpartition(".")[2]
     pairs = expected in (_PAIRED, _CLIPS, _FEW_SHOT_CLIPS)
     if name not in (expected, *_ANY_DATA) and not (expected == _PAIRED and name == _CLIPS):  # the frames of clips are pairs
-        raise ConfigError(data.name("type"), f"got {name!r}, expected one that ends in {expected}, which {kind} learns from")
+        raise ConfigError(data.name("type"), f"got {shown(name)}, expected one that ends in {expected}, which {kind} learns from")
     types = _input_types(data)
     tables = types.pop(_POINTS, None)
     if tables is not None:
@@ -143,7 +144,7 @@ def read_data(kind: ModelType, data: Settings, *, num_classes: int | None) -> Da
         references = data.number("initial_few_shot_K", 1, most=64) if kind == "fs_vid2vid" else 0
         people = _people(data, spec.inputs, types, cut_out=kind == "fs_vid2vid") if kind in _OF_PEOPLE else {}
         config, spec = _clips(config, spec, train, people, points=kind == "wc_vid2vid", tables=tables, references=references)
-    shown = any(entry.stored == "densepose" for entry in inputs)
+    densepose = any(entry.stored == "densepose" for entry in inputs)
     alike = len(positive) in (0, sum(entry.kind == "image" for entry in inputs))
     return Dataset(
         config,
@@ -152,8 +153,8 @@ def read_data(kind: ModelType, data: Settings, *, num_classes: int | None) -> Da
         _root(val, warn=False),
         positive_conditions=alike and bool(positive),
         positive_inputs=() if alike else positive,
-        people=shown and kind == "fs_vid2vid",
-        hide_head=shown and kind == "fs_vid2vid" and data.inside(_POSES).flag("remove_face_labels", False),
+        people=densepose and kind == "fs_vid2vid",
+        hide_head=densepose and kind == "fs_vid2vid" and data.inside(_POSES).flag("remove_face_labels", False),
     )
 
 
@@ -170,7 +171,13 @@ def _input_types(data: Settings) -> dict[str, Settings]:
     entries = value if isinstance(value, list) else [] if value is None else [value]
     fits = isinstance(value, list | Mapping | None) and all(isinstance(entry, Mapping) for entry in entries)
     data.require(fits, "input_types", "a list with the settings of each type of data by its name")
-    types = {name: {} if values is None else values for entry in entries for name, values in entry.items()}
+    types: dict[str, Any] = {}
+    for name, values in (pair for entry in entries for pair in entry.items()):
+        if name in ("", ".", "..") or "/" in name:
+            raise ConfigError(data.name("input_types"), f"got {shown(name)}, expected names of folders, without a slash")
+        if name in types:
+            raise ConfigError(f"{data.name('input_types')}.{name}", "given twice, expected once: one of them would be ignored")
+        types[name] = {} if values is None else values
     return {name: Settings(values, f"{data.name('input_types')}.{name}", data) for name, values in types.items()}
 
 
@@ -179,7 +186,7 @@ def _check_operations(settings: Settings) -> None:
     for key in ("pre_aug_ops", "post_aug_ops"):
         operations = settings.value(key)
         if operations not in (None, "None", "none", ""):
-            settings.warn(key, f"got {operations!r}; what a file asks to run is not run: prepare the data so")
+            settings.warn(key, f"got {shown(operations)}; what a file asks to run is not run: prepare the data so")
     if settings.flag("computed_on_the_fly", False):
         settings.warn("computed_on_the_fly", "nothing is computed; make a folder of these images")
 
@@ -188,7 +195,8 @@ def _names(data: Settings, key: str, types: Mapping[str, Settings]) -> list[str]
     names = data.texts(key, "a list of names of data.input_types")
     for name in names:
         if name not in types:
-            raise ConfigError(data.name(key), f"got {name!r}, which is none of data.input_types{nearest(name, types)}")
+            raise ConfigError(data.name(key), f"got {shown(name)}, which is none of data.input_types{nearest(name, types)}")
+        data.require(names.count(name) == 1, key, f"{name} once")
     return names
 
 
@@ -232,6 +240,7 @@ def _pairs(kind: ModelType, data: Settings, types: Mapping[str, Settings]) -> tu
         raise ConfigError(data.name("input_image"), f"got {targets}, expected one: the images to be made")
     if not names:
         raise ConfigError(data.name("input_labels"), "missing: the types of data that images are made from")
+    data.require(targets[0] not in names, "input_labels", f"other types of data than {targets[0]}, the images to be made")
     counts = _class_counts(data, types, names)
     dont_care = _dont_care(data, types, counts)
     last = _instances(types, [name for name in names if name not in counts]) if kind == "pix2pixHD" else None

@@ -14,6 +14,7 @@ from typing import Any, cast, get_args
 
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
+from triptych.core.given import shown
 from triptych.data.clips import ClipDataConfig
 from triptych.gans.augmentation import Change
 from triptych.gans.clip_base import ClipGANConfig, ClipTranslationConfig
@@ -59,6 +60,9 @@ _MODELS: dict[ModelType, type[GANConfig]] = {
 _LOSSES = {"adversarial_weight": "gan", "cycle_weight": "cycle_recon", "consistency_weight": "consistency_reg"}
 _LOSSES |= {"l1_weight": "L1", "temporal_weight": "temporal_gan"}
 """Our settings of weights whose loss has another name in `trainer.loss_weight`."""
+_SETTINGS = {"discriminator_steps": "trainer.dis_step", "generator_steps": "trainer.gen_step", "discriminator_rate": "dis_opt.lr"}
+_SETTINGS |= {"augment": "trainer.aug_policy"}
+"""The other settings of ours that a file decides and a model may refuse."""
 
 
 @dataclass(frozen=True)
@@ -79,16 +83,19 @@ def read_experiment(file: YamlFile) -> Experiment:
     """What the file says. Raises ConfigError, naming the setting, for what is wrong or not here."""
     settings = file.settings
     kind, no_discriminator = _kind(settings)
-    gen, dis = settings.inside("gen"), settings.inside("dis")
+    gen, dis, section = (settings.inside(name) for name in ("gen", "dis", "data"))
     if no_discriminator:
         dis = dis.changed({})
     if kind == "spade" and not file.given.get("data"):
         data = data_without_section(gen)
     else:
-        data = read_data(kind, settings.inside("data"), num_classes=_num_classes(dis) if kind in ("funit", "coco_funit") else None)
+        try:
+            data = read_data(kind, section, num_classes=_num_classes(dis) if kind in ("funit", "coco_funit") else None)
+        except ConfigError as error:  # of what is made of the section, under our names
+            raise error if "." in error.setting else error.inside("data") from None
         if kind == "spade":
             _check_label_channels(gen, data)
-    networks = _networks(kind, gen, dis, data, settings.inside("data"))
+    networks = _networks(kind, gen, dis, data, section)
     model = _model(kind, networks, data, settings)
     _check_trainer(kind, settings.inside("trainer"))
     schedule = read_schedule(settings, model, clips=data.spec.clip_length)
@@ -104,7 +111,7 @@ def _kind(settings: Settings) -> tuple[ModelType, bool]:
     none = discriminator is None or (isinstance(discriminator, str) and discriminator.rpartition(".")[2] == "dummy")
     kinds = model_types({"gen": {"type": generator}, "dis": {"type": None if none else discriminator}})
     if _trainer_of(kinds["gen"]) != _trainer_of(kinds["dis"]):
-        raise ConfigError("dis.type", f"got {discriminator!r}, which is no discriminator of {generator!r}")
+        raise ConfigError("dis.type", f"got {shown(discriminator)}, which is no discriminator of {shown(generator)}")
     return kinds["gen"], none
 
 
@@ -173,7 +180,8 @@ def _model(kind: ModelType, networks: Mapping[str, Config], data: Dataset, setti
     try:
         return replace(published, **values)
     except ConfigError as error:
-        raise ConfigError(f"trainer.loss_weight.{_loss(error.setting)}", error.reason) from None
+        theirs = _SETTINGS.get(error.setting) or f"trainer.loss_weight.{_loss(error.setting)}"
+        raise ConfigError(theirs, error.reason) from None
 
 
 def _first_frames(gen: Settings) -> ClipTranslationConfig:
@@ -253,7 +261,7 @@ def _perceptual(trainer: Settings, *, needed: bool) -> PerceptualConfig:
         if values.get(key) is None:
             values[key] = alias
         elif needed and alias not in (None, values[key]):
-            trainer.warn(f"perceptual_{key}", f"got {alias!r}, but {section.name(key)} says {values[key]!r}, which is used")
+            trainer.warn(f"perceptual_{key}", f"got {shown(alias)}, but {section.name(key)} says {shown(values[key])}, which is used")
     section = section.changed(values if needed else {})
     layers, weights = section.value("layers", _DEFAULT_LAYER), section.value("weights")
     layers = [layers] if isinstance(layers, str) else layers
@@ -281,4 +289,4 @@ def _check_trainer(kind: ModelType, trainer: Settings) -> None:
     value = trainer.value("type")
     name = value.rpartition(".")[2] if isinstance(value, str) else value
     if value is not None and (is_foreign(value) or name not in (kind, _trainer_of(kind))):
-        trainer.warn("type", f"got {value!r}; the run is trained as {kind}, which gen.type says")
+        trainer.warn("type", f"got {shown(value)}; the run is trained as {kind}, which gen.type says")

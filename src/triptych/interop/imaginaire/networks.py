@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
+from triptych.core.given import shown
 from triptych.gans.coco_funit import COCOFUNITGeneratorConfig
 from triptych.gans.discriminators import ResidualDiscriminatorConfig
 from triptych.gans.funit import FUNITDiscriminatorConfig, FUNITGeneratorConfig
@@ -145,7 +146,7 @@ def _check_paddings_and_norms(kind: ModelType, gen: Settings) -> None:
     for key in ("kernel_size", "weight_norm_type"):
         whole, part = gen.value(key), encoder.value(key)
         fits = whole is None or part is None or (whole or "none") == (part or "none")
-        encoder.require(fits, key, f"that of the generator, {whole!r}")
+        encoder.require(fits, key, f"that of the generator, {shown(whole)}")
 
 
 def _check_affine(section: Settings) -> None:

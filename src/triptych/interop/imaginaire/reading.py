@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, cast, get_args
 
 from triptych.core.errors import ConfigError, nearest
+from triptych.core.given import shown
 
 ModelType = Literal["spade", "pix2pixHD", "unit", "munit", "funit", "coco_funit", "vid2vid", "fs_vid2vid", "wc_vid2vid"]
 """As the last part of `gen.type`."""
@@ -23,7 +25,7 @@ class Settings:
 
     def __init__(self, values: Any, section: str = "", parent: Settings | None = None) -> None:
         if not isinstance(values, Mapping):
-            raise ConfigError(section, f"got {values!r}, expected a table of settings")
+            raise ConfigError(section, f"got {shown(values)}, expected a table of settings")
         self.values, self.section = values, section
         self.read: set[str] = set() if parent is None else parent.read
         self.warnings: list[str] = [] if parent is None else parent.warnings
@@ -44,7 +46,7 @@ class Settings:
     def require(self, holds: bool, key: str, expected: str) -> None:
         """Raises ConfigError unless `holds`: names the setting, what stands there and what is `expected`."""
         if not holds:
-            raise ConfigError(self.name(key), f"got {self.values.get(key)!r}, expected {expected}")
+            raise ConfigError(self.name(key), f"got {shown(self.values.get(key))}, expected {expected}")
 
     def warn(self, key: str, text: str) -> None:
         """Keeps a warning about a setting."""
@@ -67,7 +69,9 @@ class Settings:
     def factor(self, key: str, default: float | None = None, *, least: float = -math.inf, most: float = math.inf) -> float:
         """A finite number."""
         value = self.value(key, default)
-        fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and least <= value <= most
+        fits = (
+            isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max and least <= value <= most
+        )
         bounds = "" if least == -math.inf else f" of at least {least:g}" if most == math.inf else f" from {least:g} to {most:g}"
         self.require(fits, key, f"a number{bounds}")
         return float(value)
@@ -97,7 +101,7 @@ class Settings:
     def texts(self, key: str, expected: str) -> list[str]:
         """A list of texts, or a single one; `expected`: in the error."""
         value = self.value(key)
-        texts = [value] if isinstance(value, str) else value or []
+        texts = [value] if isinstance(value, str) else [] if value is None else value
         self.require(isinstance(texts, list) and all(isinstance(text, str) and text for text in texts), key, expected)
         return texts
 
@@ -111,7 +115,7 @@ class Settings:
 def model_types(config: Any) -> dict[str, ModelType]:
     """The models of a YAML file's `gen` and `dis`; one without a type has the other's. ConfigError where neither has one, or is unknown."""
     if not isinstance(config, Mapping):
-        raise ConfigError("", f"got {config!r}, expected a table with the sections gen and dis")
+        raise ConfigError("", f"got {shown(config)}, expected a table with the sections gen and dis")
     values = {section: Settings(config.get(section) or {}, section).values.get("type") for section in ("gen", "dis")}
     types: dict[str, ModelType] = {name: _model_type(f"{name}.type", value) for name, value in values.items() if value is not None}
     if not types:
@@ -128,12 +132,14 @@ def is_foreign(value: Any) -> bool:
 
 def _model_type(setting: str, value: Any) -> ModelType:
     if is_foreign(value):
-        raise ConfigError(setting, f"got {value!r}, expected one that begins with 'imaginaire.': code of others is not run")
+        raise ConfigError(setting, f"got {shown(value)}, expected one that begins with 'imaginaire.': code of others is not run")
     name = value.rpartition(".")[2] if isinstance(value, str) else value
     if name == "multires_patch":
         return "pix2pixHD"
     if name == "fs_vid2vid" and setting.startswith("dis"):  # vid2vid has this discriminator
         return "vid2vid"
     if name not in MODEL_TYPES:
-        raise ConfigError(setting, f"got {value!r}, expected one that ends in {', '.join(MODEL_TYPES)}{nearest(str(name), MODEL_TYPES)}")
+        raise ConfigError(
+            setting, f"got {shown(value)}, expected one that ends in {', '.join(MODEL_TYPES)}{nearest(str(name), MODEL_TYPES)}"
+        )
     return name

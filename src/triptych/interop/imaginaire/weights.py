@@ -111,18 +111,23 @@ def _content(experiment: Experiment, trained: Mapping[str, State], average: Stat
 
 
 def _read(path: str | Path) -> tuple[dict[str, State], State | None, list[str]]:
-    """The networks of a checkpoint as they were trained, the generator's average without spectral norm, and what is left out."""
+    """The networks of a checkpoint as they were trained, the generator's average, and what is left out."""
     content = read_content(path)
     if not isinstance(content, Mapping) or content.get("net_G") is None:
         names = f" but {', '.join(sorted(map(str, content))[:3])}" if isinstance(content, Mapping) and content else ""
         raise CheckpointError(f"holds no net_G{names}: this is no checkpoint of imaginaire")
     states = {name: content[key] for name, key in _KEYS.items() if content.get(key) is not None}
-    trained = {name: unwrapped(state, averaged=False, name=_KEYS[name]) for name, state in states.items()}
+    trained = {name: _floats(unwrapped(state, averaged=False, name=_KEYS[name])) for name, state in states.items()}
     average = None
     if has_average(states[_GENERATOR]):
-        average = fold_spectral_norm(unwrapped(states[_GENERATOR], averaged=True, name="net_G"))
+        average = _floats(unwrapped(states[_GENERATOR], averaged=True, name="net_G"))
     optimizers = any(name in content for name in _OPTIMIZERS)
     return trained, average, ["the state of its optimizers is not taken: they begin anew"] if optimizers else []
+
+
+def _floats(state: State) -> State:
+    """The weights in float32: what is put together of several must not be of several types."""
+    return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
 
 
 def _check_kind(kind: ModelType, generator: State) -> None:
@@ -195,7 +200,11 @@ def _check_channels(data: Dataset, network: Network, name: str) -> None:
 @torch.no_grad()
 def _unfolded(average: Mapping[str, Tensor], trained: Mapping[str, Tensor]) -> State:
     """An average with weight_orig, u and v where `trained` has them; a CheckpointError names the first tensor of another network."""
-    check_fit(fold_spectral_norm(trained), average)
+    if any(key.endswith("weight_orig") for key in average):  # spectral norm was left in it (remove_sn: False)
+        check_fit(trained, average)
+        average = fold_spectral_norm(average)
+    else:
+        check_fit(fold_spectral_norm(trained), average)
     unfolded: State = {}
     divided = []
     for key in trained:

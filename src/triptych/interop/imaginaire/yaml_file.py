@@ -21,11 +21,16 @@ import yaml
 
 from triptych.core.errors import ConfigError, nearest
 from triptych.core.files import explain
+from triptych.core.reading import read_regular
 from triptych.interop.imaginaire.reading import Settings
 
 MOST_BYTES = 1_000_000
 MOST_VALUES = 50_000
-"""Of a file, every alias counted as what it stands for."""
+"""Of a file, every alias counted as what it stands for, and a text as one for each 100 characters."""
+_LONGEST_NAME = 200
+"""Characters of a setting's name, and digits of a whole number."""
+_MOST_NAMED = 20
+"""Unknown settings that have a warning each."""
 
 ENDLESS = 1_000_000_000
 """Iterations or epochs that stand for "never"."""
@@ -108,10 +113,13 @@ class YamlFile:
                 continue
             pattern = next((p for p in IGNORED if fnmatchcase(name, p) or name == p.removesuffix(".*")), None)
             if pattern is None:
-                unknown.append(f"unknown setting {name} is not used{_nearest(name, read)}")
+                unknown.append(name)
             else:
                 ignored.append(pattern if ".*." in pattern else name)
-        return unknown, [f"settings without a meaning here: {', '.join(dict.fromkeys(ignored))}"] if ignored else []
+        named = [f"unknown setting {name.replace(_DOT, '.')} is not used{_hint(name, read)}" for name in unknown[:_MOST_NAMED]]
+        if further := len(unknown) - len(named):
+            named.append(f"{further:,} further unknown settings are not used")
+        return named, [f"settings without a meaning here: {', '.join(dict.fromkeys(ignored))}"] if ignored else []
 
 
 @functools.cache
@@ -121,16 +129,14 @@ def _defaults() -> dict[str, Any]:
 
 def read_yaml(path: str | Path) -> YamlFile:
     """The file at `path`. Raises ConfigError, naming the place, for one that cannot be used."""
-    path = Path(path)
-    if not path.is_file():
-        raise ConfigError("", f"{path} is a folder; give a YAML file" if path.is_dir() else f"there is no file {path}")
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+        data = read_regular(path, most=MOST_BYTES)
+    except FileNotFoundError:
+        raise ConfigError("", f"there is no file {path}") from None
+    except IsADirectoryError:
+        raise ConfigError("", f"{path} is a folder; give a YAML file") from None
     except OSError as error:
         raise ConfigError("", f"cannot read {path}: {explain(error)}") from error
-    if len(data) > MOST_BYTES:
-        raise ConfigError("", f"{path} is larger than {MOST_BYTES:,} bytes: this is no file of settings")
     return YamlFile(parsed_yaml(data, name=str(path)))
 
 
@@ -149,7 +155,7 @@ def parsed_yaml(text: str | bytes, *, name: str = "the file") -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = "" if mark is None else f", line {mark.line + 1}"
-        raise ConfigError("", f"{name}{where}: {_one_line(error.problem or error.context)}") from None
+        raise ConfigError("", f"{name}{where}: {_one_line(', '.join(filter(None, (error.context, error.problem))))}") from None
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, OverflowError, AttributeError, TypeError, KeyError) as error:  # of PyYAML too
         if isinstance(error, ConfigError):
             raise
@@ -173,7 +179,7 @@ def _count(node: yaml.Node, counts: dict[int, int | None], name: str) -> int:
     if counted:
         return counted
     counts[id(node)] = None
-    total = 1
+    total = 1 + _length(node, name) // 100
     if isinstance(node, yaml.SequenceNode):
         total += sum(_count(child, counts, name) for child in node.value)
     elif isinstance(node, yaml.MappingNode):
@@ -185,6 +191,16 @@ def _count(node: yaml.Node, counts: dict[int, int | None], name: str) -> int:
     return total
 
 
+def _length(node: yaml.Node, name: str) -> int:
+    """Characters of a text or number, 0 of what holds others. Raises ConfigError for a whole number of too many digits."""
+    if not isinstance(node, yaml.ScalarNode):
+        return 0
+    if node.tag == _WHOLE and len(node.value) > _LONGEST_NAME:
+        where = f"{name}, line {node.start_mark.line + 1}"
+        raise ConfigError("", f"{where}: got a number of {len(node.value):,} digits, expected {_LONGEST_NAME} at most")
+    return len(node.value)
+
+
 def _check_keys(node: yaml.MappingNode, name: str) -> None:
     """Raises ConfigError for a key that is no text, and for one that stands twice: one of them would be ignored silently."""
     seen: set[str] = set()
@@ -192,13 +208,18 @@ def _check_keys(node: yaml.MappingNode, name: str) -> None:
         where = f"{name}, line {key.start_mark.line + 1}"
         if not isinstance(key, yaml.ScalarNode) or key.tag not in _KEY_TAGS:
             shown = repr(key.value) if isinstance(key, yaml.ScalarNode) else "a list or table"
-            raise ConfigError("", f"{where}: got {shown} as a key, expected a name")
+            raise ConfigError(
+                "", f"{where}: got {shown} as a key, expected a name; write one that YAML takes for a value in quotation marks"
+            )
+        if len(key.value) > _LONGEST_NAME:
+            raise ConfigError("", f"{where}: got a name of {len(key.value):,} characters, expected {_LONGEST_NAME} at most")
         if key.value in seen:
             raise ConfigError("", f"{where}: {key.value} stands twice in one table")
         seen.add(key.value)
 
 
 _KEY_TAGS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
+_WHOLE = "tag:yaml.org,2002:int"
 
 
 class _Loader(yaml.SafeLoader):
@@ -210,7 +231,7 @@ _Loader.yaml_implicit_resolvers = {
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"), list("-+.0123456789")
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(?:\d[\d_]*(?:\.[\d_]*)?|\.\d[\d_]*)[eE][-+]?\d+$"), list("-+.0123456789")
 )
 
 
@@ -226,6 +247,12 @@ def merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
     return values
 
 
+_DOT = "\0"
+"""Stands for a dot in a key, which does not lead into a section."""
+_BY_TYPE = ("data.input_types", "data.one_hot_num_classes", "data.use_dont_care")
+"""Sections whose keys are names of folders."""
+
+
 def _sections(names: Iterable[str]) -> set[str]:
     """The dotted names of the sections that hold these settings."""
     return {name[:end] for name in names for end, sign in enumerate(name) if sign == "."}
@@ -234,7 +261,8 @@ def _sections(names: Iterable[str]) -> set[str]:
 def _keys(table: Mapping[str, Any], section: str, sections: set[str]) -> Iterator[str]:
     """The dotted names of a table's settings; a section that is not among `sections`, of which something was read, counts as one."""
     for key, value in table.items():
-        name = f"{section}.{key}" if section else str(key)
+        name = str(key) if section in _BY_TYPE else str(key).replace(".", _DOT)
+        name = f"{section}.{name}" if section else name
         tables: list[Any] = value if isinstance(value, list) and value else [value]
         if name not in sections:
             yield name
@@ -245,8 +273,10 @@ def _keys(table: Mapping[str, Any], section: str, sections: set[str]) -> Iterato
             yield name
 
 
-def _nearest(name: str, read: set[str]) -> str:
-    """A hint at the setting of the same section with the most similar name."""
+def _hint(name: str, read: set[str]) -> str:
+    """A hint at the setting of the same section with the most similar name, or at how sections are written."""
+    if _DOT in name:
+        return ": a name has no dots; the settings of a section stand below its name, indented"
     section, _, key = name.rpartition(".")
     start = f"{section}." if section else ""
     names = {other.removeprefix(start).partition(".")[0] for other in (*read, *IGNORED) if other.startswith(start)}

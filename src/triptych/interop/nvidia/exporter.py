@@ -42,6 +42,5 @@ def _write(state: State, path: Path) -> None:
     if path.suffix == ".pt":
         write_weights(state, path)
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
     with whole(path) as temporary:
         save_file(state, temporary)

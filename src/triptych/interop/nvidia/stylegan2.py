@@ -78,7 +78,7 @@ def _remarks(discriminator: Network) -> tuple[str, ...]:
 
 def _sides(shapes: Shapes, start: str, end: str) -> set[int]:
     """The resolutions of a network. Raises CheckpointError where there are none."""
-    sides = shapes.numbers(start, end)
+    sides = shapes.numbers(start, end) - {0}
     if not sides:
         raise CheckpointError(f"the file is incomplete: it has no {start}4{end}")
     return sides
