@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import shlex
@@ -248,8 +249,12 @@ def compare_takes(rest: list[str]) -> None:
     assert runs == rest[:-2] and str(out) == rest[-1]
 
 
+def recipes_takes(rest: list[str]) -> None:
+    assert main(["recipes", *rest]) == 0
+
+
 def runs_takes(rest: list[str]) -> None:
-    Path("runs").mkdir()
+    Path(*rest or ["runs"]).mkdir(parents=True)
     assert main(["runs", *rest]) == 0
 
 
@@ -278,10 +283,22 @@ TAKEN = {
     "report": report_takes,
     "compare": compare_takes,
     "runs": runs_takes,
+    "recipes": recipes_takes,
     "guided-diffusion": script_takes,
     "glow": glow_takes,
     "imaginaire": imaginaire_takes,
 }
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_examples_on_a_page_of_help(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = importlib.import_module(VERBS[verb].module).USAGE
+    shown = re.findall(r"^(?:example:| {8}) triptych (.+)$", page, flags=re.MULTILINE)
+    assert shown
+    for command in map(shlex.split, shown):
+        assert command[0] == verb
+        TAKEN[verb](command[1:])
 
 
 def test_pages_have_commands() -> None:

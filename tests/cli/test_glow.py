@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from tests.interop.checkpoint import FOLDER, PREFIX
+from triptych import runs
 from triptych.cli import glow, train
 from triptych.cli.main import main
+from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError
 from triptych.flows.glow import GlowConfig
 from triptych.interop.glow.flags import FLAGS
@@ -137,11 +140,12 @@ def test_flags_without_a_meaning_are_named(capsys: pytest.CaptureFixture[str]) -
     assert trained("--data_dir x --optimizer adam")[1].optim.name == "adam"
 
 
-def test_weights_to_begin_with(in_tmp: Path) -> None:
+def test_weights_to_begin_with(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = commands(f"--data_dir x --restore_path {PREFIX} --depth 1 --learntop --lr 0.1")
     run = first[first.index("--run") + 1]
     assert first == ["import", "glow", str(PREFIX), "--run", run, "--flags", "--depth 1 --learntop"]
     assert second[second.index("--init-from") + 1] == run
+    assert "note: --restore_path gives the weights alone; a run of Triptych goes on exactly when" in capsys.readouterr().err
     Path(run).mkdir(parents=True)
     (Path(run) / "config.json").write_text("{}")
     assert commands(f"--data_dir x --restore_path {PREFIX} --depth 1 --learntop --lr 0.1") == [second], "imported before"
@@ -238,10 +242,30 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def photographed(folder: Path, count: int) -> None:
-    folder.mkdir()
+    folder.mkdir(parents=True)
     generator = np.random.default_rng(0)
     for k in range(count):
         Image.fromarray(generator.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(folder / f"{k:03d}.png")
+
+
+@pytest.mark.parametrize("num_classes", [None, 2])
+def test_the_images_of_latents_have_classes_where_the_run_has_some(
+    num_classes: int | None, in_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("cats", "dogs"):
+        photographed(in_tmp / "photos" / name, 20)
+    (in_tmp / "logs").mkdir()
+    (in_tmp / "logs" / "config.json").touch()
+    asked: list[Path] = []
+    spec = DataSpec(image_size=8, channels=3, num_classes=num_classes)
+    monkeypatch.setattr(runs, "open_run", lambda run: asked.append(run) or SimpleNamespace(spec=spec))
+    there, back = commands("--inference --problem celeba --data_dir photos --image_size 8 --n_test 1")
+    assert asked == [Path("logs")] and (there[0], back[-3], back[-1]) == ("encode", "--decode", "logs/x.npz")
+    with np.load("logs/test.npz") as images:
+        assert images["arr_0"].shape == (1, 8, 8, 3) and ("arr_1" in images) == (num_classes is not None)
+    (in_tmp / "more").mkdir()
+    there, back = commands("--inference --restore_path logs --logdir more --problem celeba --data_dir photos --image_size 8 --n_test 1")
+    assert asked == [Path("logs")] * 2 and there[:3] == ["encode", "logs", "more/test.npz"] and back[-1] == "more/x.npz"
 
 
 @pytest.mark.slow

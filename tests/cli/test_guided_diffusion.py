@@ -159,7 +159,7 @@ def test_samples_come_from_imported_weights(monkeypatch: pytest.MonkeyPatch, tmp
     assert direct[:2] == ["sample", run] and direct[-1] == "a.npz"
 
 
-def test_the_other_samplers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_other_samplers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_LOGDIR", "logs")
     *imports, guided = commands("classifier_sample", f"--model_path net.pt --classifier_path judge.pt --classifier_scale 4 {PUBLISHED_64}")
@@ -167,6 +167,7 @@ def test_the_other_samplers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert "--classifier_width" not in imports[0][-1] and "--num_channels" not in imports[1][-1]
     assert guided[guided.index("--guide") + 1] == imports[1][imports[1].index("--run") + 1]
     assert guided[guided.index("--guidance-scale") + 1] == "4.0" and guided[-1] == "logs/samples_10000x64x64x3.npz"
+    assert "note: classes are taken in turn, where the original draws them at random; --labels" in capsys.readouterr().err
     *_, upsampled = commands(
         "super_res_sample", "--model_path up.pt --base_samples base.npz --num_samples 3 --large_size 128 --small_size 32 --use_ddim True"
     )
@@ -174,7 +175,7 @@ def test_the_other_samplers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     photographed(2)
     *_, nll = commands("image_nll", "--model_path net.pt --data_dir photos --num_samples 2 --batch_size 2 --clip_denoised False")
     assert nll[0] == "evaluate" and nll[nll.index("--data.path") + 1] == "photos" and nll[nll.index("--clip") + 1] == "False"
-    assert nll[-2:] == ["--out", "logs/image_nll.json"]
+    assert nll[-2:] == ["--out", "logs/image_nll.json"] and "--num_samples" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,9 @@ def test_an_import_that_was_not_trained_begins_like_a_new_run(capsys: pytest.Cap
     assert drawn.startswith("train r --train.seed ")
     assert "r has the weights of an import before, and was not trained yet" in capsys.readouterr().err
     assert Path("r/wandb_id.txt").read_text() == "abc\n"
+    Path("r/checkpoints/000000004").mkdir()
+    assert commands("--config c.yaml --logdir r") == ["train r"], "it has a checkpoint of its own"
+    Path("r/checkpoints/000000004").rmdir()
     Path("r/metrics.jsonl").write_text("")
     assert commands("--config c.yaml --logdir r --checkpoint w.pt --wandb_id abc") == ["train r"]
     assert "--wandb_id is not used: the run keeps its own" in capsys.readouterr().err

@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import importlib.abc
 import os
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import numpy
 import pytest
 
 import triptych
+import triptych.__main__ as entry
 from triptych.cli import main as cli
 from triptych.cli import synonyms
 from triptych.core.errors import CheckpointError, ConfigError, DataError, RunError, Stopped
@@ -134,10 +137,11 @@ def test_help_lists_the_verbs_and_each_has_help() -> None:
 
 def test_help_of_a_command_may_come_first(capsys: pytest.CaptureFixture[str]) -> None:
     pages = list[str]()
-    for words in (["help", "runs"], ["runs", "--help"], ["help"], ["--help"], ["help", "--help"]):
+    several = (["help", "data", "person"], ["data", "person", "--help"])
+    for words in (["help", "runs"], ["runs", "--help"], ["help"], ["--help"], ["help", "--help"], *several):
         assert cli.main(words) == 0
         pages.append(capsys.readouterr().out)
-    assert pages[0] == pages[1] != pages[2] == pages[3] == pages[4]
+    assert pages[0] == pages[1] != pages[2] == pages[3] == pages[4] and pages[5] == pages[6]
 
 
 def test_words_for_commands_name_some_that_are_there() -> None:
@@ -164,6 +168,11 @@ def test_version() -> None:
         (["train", "--run", "x"], "got '--run' where the recipe is expected; usage: triptych train RECIPE [--run DIR] [settings]"),
         (["sample"], "no run given; usage: triptych sample RUN [--count N] [--out FILE]"),
         (["recipes", "a", "b"], "got 'a b', expected the name of one recipe or nothing"),
+        (["export", "run", "--to", "diffusers", "--out", " "], "--out: got ' ', expected more than blanks"),
+        (["export", "run", "--to=diffusers", "--out=\t "], "--out: got '\\t ', expected more than blanks"),
+        (["train", " ", "--run", "x"], "got ' ', expected more than blanks"),
+        (["translate", "run", " "], "got ' ', expected more than blanks"),
+        (["imaginaire", "--config", "a.yaml", "--logdir", " "], "--logdir: got ' ', expected more than blanks"),
     ],
 )
 def test_user_errors_are_one_line_and_exit_code_2(arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -270,6 +279,36 @@ def test_sigterm_ends_a_verb_as_ctrl_c_does(
     assert capsys.readouterr().err == "triptych: interrupted by SIGTERM\n"
 
 
+class Interrupting(importlib.abc.MetaPathFinder):
+    """Ctrl-C while a module is imported."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
+        if name == self._name:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("rank", "said"), [("0", "triptych: interrupted\n"), ("1", "")])
+def test_ctrl_c_while_the_command_is_imported(
+    rank: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.delitem(sys.modules, "triptych.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Interrupting("triptych.cli.main"), *sys.meta_path])
+    assert entry.main() == 130
+    assert capsys.readouterr().err == said
+
+
+def test_all_that_the_command_imports_is_imported_where_ctrl_c_is_caught() -> None:
+    code = "import sys; before = set(sys.modules); import triptych.__main__; print(sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "['__future__', 'triptych', 'triptych.__main__']\n", done
+    scripts = tomllib.loads((Path(triptych.__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]["scripts"]
+    assert scripts == {"triptych": "triptych.__main__:main"}
+
+
 @pytest.mark.parametrize(("name", "said"), [("SIGINT", "interrupted"), ("SIGTERM", "interrupted by SIGTERM")])
 def test_a_signal_waits_for_the_import_of_numpy(
     name: str, said: str, fake_runs: FakeRuns, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -297,6 +336,22 @@ def test_a_signal_waits_for_the_import_of_numpy(
         signal.signal(signal.SIGINT, ignored)
     assert capsys.readouterr().err == f"triptych: {said}\n"
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_signal_ends_the_import_of_another_module_at_once(
+    fake_runs: FakeRuns, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "cut_short_at_once.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(0.05)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    imported = []
+
+    def working(*given: object, **named: object) -> None:
+        imported.append(importlib.import_module("cut_short_at_once"))
+        time.sleep(10)
+
+    monkeypatch.setattr(sys.modules["triptych.runs"], "train", working)
+    assert cli.main(["train", "toy"]) == 130 and imported == []
+    assert capsys.readouterr().err == "triptych: interrupted by SIGTERM\n"
 
 
 def test_an_interruption_is_told_by_the_first_process_alone(

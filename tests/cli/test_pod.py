@@ -13,7 +13,7 @@ import pytest
 from torch.distributed import DistStoreError
 
 from tests.processes import _free_port, forked
-from triptych.cli import pod
+from triptych.cli import launch_agent, pod
 from triptych.cli.main import EXIT_FAILED, EXIT_USER_ERROR
 from triptych.cli.pod import EXIT_TRY_AGAIN, MOST_KILLED, code_of
 from triptych.core.errors import STOPPED_CODE
@@ -208,3 +208,16 @@ def test_a_store_that_goes_away_with_its_pod(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr("torch.distributed.run.run", lose)
     assert pod.main(["run", "x.py"]) == EXIT_TRY_AGAIN
+
+
+def test_a_job_that_is_done_ends_with_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(launch_agent, "torchrun", lambda run, arguments: asked.append((run, arguments)))
+    assert launch_agent.main(["run", "-m", "triptych"]) == 0 and asked == [("run", ["-m", "triptych"])]
+
+
+def test_where_no_checkpoint_can_be_looked_for_there_is_none() -> None:
+    assert launch_agent.newest_checkpoint("run") == 0
+    assert launch_agent.newest_checkpoint("a" * 300) == 0, "no name of a folder"
+    Path("run/checkpoints/000000064").mkdir(parents=True)
+    assert launch_agent.newest_checkpoint("run") == 64

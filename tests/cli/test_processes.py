@@ -10,9 +10,17 @@ from tests.cli.stored_run import begun
 from tests.processes import run_together
 from triptych.cli import main as module
 from triptych.cli.main import main
+from triptych.cli.processes import num_processes
 from triptych.core.errors import ConfigError, DataError
 from triptych.engine import distributed
 from triptych.engine.distributed import World, told_elsewhere
+
+
+def test_how_many_processes_there_are_is_what_torchrun_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert num_processes() == 4
+    monkeypatch.delenv("WORLD_SIZE")
+    assert num_processes() == 1
 
 
 @pytest.mark.slow

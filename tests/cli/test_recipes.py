@@ -109,9 +109,10 @@ def test_the_verb_prints_the_table_or_one_recipe(capsys: pytest.CaptureFixture[s
 
 
 def test_the_table_names_every_recipe_and_fits() -> None:
-    shown = table(columns=80)
+    narrow, shown = table(columns=20), table(columns=80)
     for name, recipe in recipes().items():
         assert name in shown and recipe.summary.split()[0] in shown
+        assert recipe.summary.split()[0] in narrow, "whole words, whatever the terminal"
     assert max(map(len, shown.splitlines())) <= max(80, max(map(len, recipes())) + 34)
 
 

@@ -184,6 +184,17 @@ def test_the_line_says_which_classes_were_drawn_and_what_led_them() -> None:
     assert "144 images seen, uvwxyzab, seed 0" in protocol_line(one | {"made": {"path": "a", "labels": None}})
 
 
+def test_few_images_are_marked_for_figures_of_sets_alone() -> None:
+    """A mean over pairs of images has no bias that depends on their number."""
+    reference = {"reference": {"sha256": "abcdefghij"}, "reference_name": "photos", "reference_count": 40}
+    one: dict[str, Any] = {"made": {"path": "a"}, "weights": None, "sampler": None, "count": 40, "network": None, "triptych": "1.0"}
+    assert protocol_line(one | reference) == "40 images of a (unknown); reference: 40 photos (abcdefgh); Triptych 1.0"
+    seen = {"network": "random", "network_sha256": None, "side": 8, "resize": "as is", "comparable": True}
+    few, enough = (protocol_line(one | reference | seen | {"count": count, "reference_count": count}) for count in (2047, 2048))
+    assert few.startswith("2047 images (few: below 2048) of a (unknown); reference: 2047 photos (abcdefgh) (few: below 2048); random")
+    assert enough.startswith("2048 images of a (unknown); reference: 2048 photos (abcdefgh); random")
+
+
 @pytest.mark.slow
 def test_the_page_of_the_run_is_made_anew_unless_it_is_trained(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     page, common = Path(run) / "report.html", ["evaluate", run, "--device", "cpu", "--steps", "2"]

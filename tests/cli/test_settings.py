@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tyro
 
+from triptych import cli
+from triptych.cli.data import configure as configure_stats
 from triptych.cli.data import configure_encode
 from triptych.cli.main import main
 from triptych.cli.sample import SampleOptions
@@ -135,6 +141,24 @@ def test_a_wrong_value_of_a_flag_that_may_be_none(words: tuple[str, ...], said: 
         configure_encode(["photos", "--with", "a", "--out", "x.npz", *words])
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("stats --image-size 0", "--image-size: got 0, expected at least 1"),
+        ("stats --image-size 4 --width 0", "--width: got 0, expected at least 1"),
+        ("stats --width 4", "--width: got 4, expected nothing without --image-size"),
+        ("stats --out a.npy", "--out: got 'a.npy', expected a name that ends with .npz"),
+        ("encode --image-size 0", "--image-size: got 0, expected at least 1"),
+        ("encode --validation-fraction 1", "--validation-fraction: got 1.0, expected 0 or more and below 1"),
+        ("encode --out a.npy", "--out: got 'a.npy', expected a name that ends with .npz"),
+    ],
+)
+def test_options_of_data_out_of_range(words: str, said: str) -> None:
+    verb, *flags = words.split()
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
+        configure_stats(flags) if verb == "stats" else configure_encode(["photos", *flags])
+
+
 @pytest.mark.parametrize("arguments", [("--run", ""), ("--run=",), ("--device", "")])
 def test_an_empty_text_is_a_slip(arguments: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match=rf"{arguments[0].rstrip('=')}: got '', expected text; leave .* out for none"):
@@ -255,6 +279,7 @@ def test_help_shows_every_flag_with_the_docstring_of_its_field(capsys: pytest.Ca
     assert "Heads of attention; None: one for every 64 channels." in shown
     assert field_docs(TrainConfig)["batch_size"] in shown
     assert "pip install triptych[logs]" in shown
+    assert toy_recipe().train.ema_lengths == () and "do not concern them. (default: None)" in shown and "(default: )" not in shown
 
 
 def test_the_lines_of_a_recipes_description_are_lines_of_its_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -360,3 +385,23 @@ def test_settings_files_that_cannot_be_used(tmp_path: Path) -> None:
             read_config_file(tmp_path / name)
     with pytest.raises(ConfigError, match="a table of settings"):
         toy_recipe().updated(read_config_file(tmp_path / "list.json"))
+
+
+def options_of_verbs() -> Iterator[type[Config]]:
+    for found in pkgutil.iter_modules(cli.__path__):
+        module = importlib.import_module(f"triptych.cli.{found.name}")
+        for cls in vars(module).values():
+            if isinstance(cls, type) and issubclass(cls, Config) and cls.__module__ == module.__name__:
+                yield cls
+
+
+def test_the_help_of_an_option_without_a_default_says_what_happens_without_it() -> None:
+    """What None means, or that it is required. Those of triptych import, which are read by hand, are on its page."""
+    found = 0
+    for cls in options_of_verbs():
+        docs = field_docs(cls)
+        for field in dataclasses.fields(cls) if docs else ():
+            if field.default is None and field.name in cls.__annotations__:
+                found += 1
+                assert re.search(r"\bNone\b|^Required\b", docs[field.name]), f"{cls.__name__}.{field.name}: {docs[field.name]}"
+    assert found > 100

@@ -98,6 +98,8 @@ def test_held_out_images(mapped: str, tmp_path: Path, capsys: pytest.CaptureFixt
 def test_errors_are_one_line_and_code_2(styled: str, mapped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_images(tmp_path / "in")
     write(tmp_path / "maps/a.png", as_map(np.full((16, 24), 9)))
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "config.json").write_text("{")
     usage = "usage: triptych translate RUN INPUT [--out DIR], or triptych translate RUN --held-out"
     cases = [
         ([], f"no run given; {usage}"),
@@ -106,6 +108,7 @@ def test_errors_are_one_line_and_code_2(styled: str, mapped: str, tmp_path: Path
         ([styled, "--seed", "3"], f"no input given; {usage}"),
         ([styled, folder, "--held-out"], f"--held-out: got an input, {folder!r}, too; give one of them"),
         ([styled, str(tmp_path / "none")], f"{tmp_path / 'none'}: does not exist"),
+        ([str(tmp_path / "damaged"), str(tmp_path / "none")], f"{tmp_path / 'none'}: does not exist"),  # before the run is opened
         ([styled, folder, "--style-each"], "--style-each: got true, but there are no style images to take in turn; give them by --style\n"),
         (
             [styled, folder, "--style", folder, "--style-count", "2"],

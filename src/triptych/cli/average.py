@@ -30,7 +30,7 @@ class AverageOptions(Config):
     """Which average, to where."""
 
     length: float | None = None
-    "The width of its profile as a share of the images seen, sigma_rel in EDM2: 0.001 to 0.288."
+    "Required: the width of its profile as a share of the images seen, sigma_rel in EDM2: 0.001 to 0.288."
     at: int | None = None
     "Images seen when it is taken; None: those of the newest checkpoint."
     out: str | None = None

@@ -16,7 +16,7 @@ Writes one page about several runs, of any families: samples of the same noise s
 network calls, images seen and settings of the sampler, copies, curves, cost, and the settings that differ. The page holds all that it
 shows, so it can be sent as it is.
 
-  --out FILE.html    where the page goes
+  --out FILE.html    where the page goes; required
 
 example: triptych compare runs/digits runs/glow-digits --out compare.html"""
 
@@ -26,7 +26,7 @@ class CompareOptions(Config):
     """Where the page goes."""
 
     out: str | None = None
-    "FILE.html; it has to be given."
+    "Required: FILE.html."
 
     def validate(self) -> None:
         self.require(self.out is None or Path(self.out).suffix in (".html", ".htm"), "out", "a name that ends with .html")

@@ -39,7 +39,7 @@ USAGE = """usage: triptych data doctor IMAGES [--image-size N] [--against OTHERS
        triptych data person MAPS --out FOLDER --instances FOLDER --poses FOLDER
 
   doctor   decode every image, and say whether a training can use them and what is wrong with which: damaged files, sizes, colours,
-           duplicates; ends with 1 where it cannot
+           duplicates; the exit code is 1 where it cannot
   stats    write the mean and covariance of a network's features of the images, to be the reference of an evaluation:
            `triptych evaluate`, guided-diffusion's evaluator and pytorch-fid read the file
   encode   write the latents of the images by the autoencoder of a run, mean and deviation of each: `triptych train RECIPE --data.path FILE`
@@ -70,7 +70,7 @@ class StatsOptions(Config):
     """Statistics of which network, over which images, to where."""
 
     out: str | None = None
-    "FILE.npz: mu and sigma of the features; of a network with spatial features (inception) mu_s and sigma_s too."
+    "Required: FILE.npz for mu and sigma of the features; of a network with spatial features (inception) mu_s and sigma_s too."
     features: str | None = None
     "The network; None: inception where its weights are in the cache, else efficientnet-lite0 where it is installed."
     features_weights: str | None = None
@@ -78,9 +78,9 @@ class StatsOptions(Config):
     features_resize: str | None = None
     "How images get the network's size; None: as is usual for the network."
     image_size: int | None = None
-    "Height and width that the images are cropped and resized to before; None: as they are, where all have one size."
+    "Height and width in pixels that the images are cropped and resized to before; None: as they are, where all have one size."
     width: int | None = None
-    "Width, where that is not the height; goes with --image-size."
+    "Width, where that is not the height; goes with --image-size. None: as the height."
     images: bool = False
     "Also write the images (arr_0): guided-diffusion's evaluator needs them for precision and recall."
     device: str | None = None
@@ -150,11 +150,11 @@ class EncodeOptions(Loading):
     """Latents of which images, by which weights, to where."""
 
     autoencoder: str | None = None
-    "The run of the autoencoder, or one on its latents, which says scale and size; --with is short for it."
+    "Required; also written --with: the run of the autoencoder, or one on its latents, which says scale and size."
     out: str | None = None
-    "FILE.npz of the latents."
+    "Required: FILE.npz for the latents."
     image_size: int | None = None
-    "Height and width that the images are cropped and resized to; None: those that the autoencoder learned."
+    "Height and width in pixels that the images are cropped and resized to; None: those that the autoencoder learned."
     flip: bool | None = None
     "Encode mirrored images too, for --data.flip; None: where the autoencoder's training mirrored them."
     labels: ClassesFrom = "auto"
@@ -217,7 +217,7 @@ def _encode(arguments: Sequence[str]) -> int:
 def _with_flags(error: DataError) -> DataError:
     """The same error, whose advice names the flags of this verb and not the settings of a training."""
     said = str(error)
-    for name in ("image_size", "enlarge", "on_error"):
+    for name in ("image_size", "enlarge", "on_error", "labels"):
         said = said.replace(f"data.{name}", f"--{name.replace('_', '-')}")
     return DataError(said)
 

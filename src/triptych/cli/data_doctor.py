@@ -39,17 +39,17 @@ class DoctorOptions(Config):
     """What images are held against, and where what was found goes."""
 
     image_size: int | None = None
-    "Size that they are to be trained at: smaller ones are a fault. None: any size will do."
+    "Size in pixels that they are to be trained at: smaller ones are a fault. None: any size will do."
     against: str | None = None
-    "Other images, such as those of a validation or of a reference, which should be none of these."
+    "Other images, such as those of a validation or of a reference, which should be none of these. None: no others."
     out: str | None = None
-    "FILE.json: all that was found. An interrupted command with the same FILE goes on where it was."
+    "FILE.json: all that was found. An interrupted command with the same FILE goes on where it was. None: no file."
     page: str | None = None
-    "FILE.html: a page with the pictures concerned."
+    "FILE.html: a page with the pictures concerned. None: no page."
     quarantine: str | None = None
-    "FILE.json: the images to be left out, and why: those that would stop a training, and of exact duplicates all but one."
+    "FILE.json: images to leave out, and why: those that would stop a training, and of exact duplicates all but one. None: no file."
     skip: str | None = None
-    "FILE.json that --quarantine wrote: these images are passed over, as by data.skip."
+    "FILE.json that --quarantine wrote: these images are passed over, as by data.skip. None: all are looked at."
     workers: int | None = None
     "Processes that decode; 0: none but this one, which a damaged file may then end. None: one for each CPU core."
     source: Source = "auto"
@@ -57,9 +57,9 @@ class DoctorOptions(Config):
     labels: ClassesFrom = "auto"
     "Where the class of an image is, as data.labels says it."
     label_file: str | None = None
-    "Text file with the classes of the images in no sub-folder, as data.label_file says it."
+    "Text file with the classes of the images in no sub-folder, as data.label_file says it. None: there is none."
     class_file: str | None = None
-    "Text file with the names of the classes that it has as numbers, as data.class_file says it."
+    "Text file with the names of the classes that it has as numbers, as data.class_file says it. None: there is none."
     enlarge: bool = False
     "Training enlarges small images (data.enlarge): they are no fault."
     background: str | None = DataConfig().background
@@ -79,27 +79,27 @@ class DoctorOptions(Config):
     blank: bool = False
     "Of pairs: other numbers in a map are no class, as data.blank says it."
     instances: str | None = None
-    "Of pairs: the folder of instance maps."
+    "Of pairs: the folder of instance maps. None: there are none."
     conditions: tuple[str, ...] = ()
     "Of pairs: folders of other images to make them from."
     clips: bool = False
     "The pairs are frames of clips; so they are with one of the five folders below, which are looked at too."
     points: str | None = None
-    "Of clips: the folder of the maps of points, as data.points says it."
+    "Of clips: the folder of the maps of points, as data.points says it. None: there are none."
     flow: str | None = None
-    "Of clips: the folder of the true flow, as data.flow says it."
+    "Of clips: the folder of the true flow, as data.flow says it. None: there is none."
     limbs: str | None = None
-    "Of clips: the folder of the maps of limbs, as data.limbs says it."
+    "Of clips: the folder of the maps of limbs, as data.limbs says it. None: there are none."
     densepose: str | None = None
-    "Of clips: the folder of DensePose's maps, as data.densepose says it."
+    "Of clips: the folder of DensePose's maps, as data.densepose says it. None: there are none."
     landmarks: str | None = None
-    "Of clips whose faces are cut out: the folder of their points, as data.landmarks says it."
+    "Of clips whose faces are cut out: the folder of their points, as data.landmarks says it. None: no faces are cut out."
     length: Length = dataclasses.field(default_factory=Length)
     "Of clips: how many frames they need."
     references: int = 0
     "Of clips: other frames of the same clip beside those, as data.references says it."
     width: int | None = None
-    "Of pairs: the width that they are trained at, where it is not the image size."
+    "Of pairs: the width in pixels that they are trained at. None: the image size."
 
     def validate(self) -> None:
         for name, endings in (("out", (".json",)), ("quarantine", (".json",)), ("page", (".html", ".htm"))):
@@ -181,7 +181,7 @@ def configure(arguments: Sequence[str]) -> tuple[str, DoctorOptions]:
     options, _ = parse(
         lengthened(arguments if helped else arguments[1:], SIZE),
         prog="triptych data doctor IMAGES",
-        description="Decodes every image, and says what is wrong with which. Ends with 1 where a training could not use them.",
+        description="Decodes every image, and says what is wrong with which. The exit code is 1 where a training could not use them.",
         options=DoctorOptions(),
         settings=Config(),
     )

@@ -20,19 +20,19 @@ class DrawOptions(FolderOptions):
     """Of what, of which size, and to where."""
 
     out: str | None = None
-    "Folder of the pictures: FOLDER/CLIP/FRAME.png for each KEYPOINTS/CLIP/FRAME.json (or FRAME_keypoints.json)."
+    "Required: folder of the pictures, FOLDER/CLIP/FRAME.png for each KEYPOINTS/CLIP/FRAME.json (or FRAME_keypoints.json)."
     kind: Literal["faces", "people"] = "faces"
     "faces: 68 points each, as dlib finds them, [[x, y], ...]; people: what OpenPose writes, of which the tallest is drawn."
     frames: str | None = None
-    "Folder of the frames, FOLDER/CLIP/FRAME.*, whose sizes the pictures have. None: height and width."
+    "Folder of the frames, FOLDER/CLIP/FRAME.*, whose sizes the pictures have. None: --height and --width say it."
     height: int | None = None
-    "Of the pictures."
+    "Height of the pictures in pixels, in place of --frames; None: theirs."
     width: int | None = None
-    "Of the pictures."
+    "Width of the pictures in pixels, in place of --frames; None: theirs."
     forehead: bool = True
     "faces: with a line over the forehead, which no point shows."
     fit: str | None = None
-    "faces: file of another face (.json), whose proportions all are given, to drive a picture of that one; the files lie as clips do."
+    "faces: file of another face (.json), whose proportions all get, to drive a picture of it; the files lie as clips do. None: their own."
     form: Literal["colours", "limbs"] = "colours"
     "people: a picture in colours, for data.conditions; or 27 channels of 0 or 1, one for each limb, hand and the face, for data.limbs."
     body_only: bool = False

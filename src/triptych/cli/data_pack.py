@@ -22,9 +22,9 @@ class PackOptions(Config):
     """What is packed, and to where."""
 
     out: str | None = None
-    "FILE.npz: pixels, for the fastest training; FILE.zip: a PNG for each image, as EDM and StyleGAN read them."
+    "Required. FILE.npz: pixels, for the fastest training; FILE.zip: a PNG for each image, as EDM and StyleGAN read them."
     recipe: str | None = None
-    "Take the data settings of this recipe, in place of the plain ones."
+    "Take the data settings of this recipe; None: the plain ones."
     files: bool = False
     "Keep the files as they are, in a FILE.zip."
     workers: int | None = None

@@ -19,11 +19,11 @@ class PersonOptions(FolderOptions):
     """Which person, and to where."""
 
     out: str | None = None
-    "Folder of the maps with one person: FOLDER/CLIP/FRAME.png for each MAPS/CLIP/FRAME.png."
+    "Required: folder of the maps with one person, FOLDER/CLIP/FRAME.png for each MAPS/CLIP/FRAME.png."
     instances: str | None = None
-    "Folder of maps of who each pixel shows, FOLDER/CLIP/FRAME.png: a number for each person, from 1 on; 0: nobody."
+    "Required: folder of maps of who each pixel shows, FOLDER/CLIP/FRAME.png: a number for each person, from 1 on; 0: nobody."
     poses: str | None = None
-    "Folder of what triptych data draw --kind people drew: the person on whom most of it lies stays; where that is nobody, the largest."
+    "Required: folder of what triptych data draw --kind people drew. The person on whom most of it lies stays; if nobody, the largest."
 
 
 def configure(arguments: Sequence[str]) -> tuple[str, PersonOptions]:

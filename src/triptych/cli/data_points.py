@@ -19,11 +19,11 @@ class PointsOptions(FolderOptions):
     """Of which size, and to where."""
 
     out: str | None = None
-    "Folder of the maps of points: FOLDER/CLIP/FRAME.png for each UNPROJECTIONS/CLIP/FRAME.pkl."
+    "Required: folder of the maps of points, FOLDER/CLIP/FRAME.png for each UNPROJECTIONS/CLIP/FRAME.pkl."
     height: int = 512
-    "Of the frames."
+    "Height of the frames in pixels."
     width: int = 1024
-    "Of the frames."
+    "Width of the frames in pixels."
 
     def validate(self) -> None:
         for name in ("height", "width"):

@@ -92,7 +92,7 @@ class FolderOptions(Config):
     """Options of a verb that reads a folder and writes another."""
 
     out: str | None = None
-    "The folder to write."
+    "Required: the folder to write."
 
 
 F = TypeVar("F", bound=FolderOptions)

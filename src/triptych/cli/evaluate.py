@@ -43,7 +43,7 @@ images that a run makes, or a set of them, against a reference, in the features 
   frechet         Frechet distance; called fid in the features of Inception, fd-NETWORK in others
   sfid            the same of features that keep their place in the image
   kid             kernel distance
-  is, is-10       inception score, in splits of 5000 or in 10 splits; needs no reference
+  is, is-10       inception score, in splits of 5000 images or in 10 splits; needs no reference
   precision, recall; prdc-precision, prdc-recall, density, coverage
                   how far the two sets cover one another, by their nearest neighbours
   copies, authenticity
@@ -61,7 +61,8 @@ clips that a run makes, or a folder of them beside that of the real ones (--refe
   warping-error   how much they flicker: frames beside those before them, warped by the flow of the real clip
   sharpness       how sharp they are, beside the real ones; look at both
   fvd             distance of the sets in the features of your I3D network (--clip.i3d FILE --clip.run-i3d-code)
-                  beside one of these also psnr, ssim, ms-ssim, lpips, with errors over the clips
+  psnr, ssim, ms-ssim, lpips
+                  beside one of the three above: by frame, with errors over the clips
 
 A run alone is measured by bits-per-dim; with --reference, and for a set, by frechet, kid, precision and recall.
 
@@ -70,8 +71,8 @@ A run alone is measured by bits-per-dim; with --reference, and for a set, by fre
   triptych evaluate RUN --metrics warping-error --help    those of the metrics of clips
 
 example: triptych evaluate runs/digits --likelihood ode --count 20
-example: triptych evaluate runs/digits --metrics frechet,kid --steps 25 --count 5000
-example: triptych evaluate samples.npz --reference ./photos --metrics fid,kid,precision,recall"""
+         triptych evaluate runs/digits --metrics frechet,kid --steps 25 --count 5000
+         triptych evaluate samples.npz --reference ./photos --metrics fid,kid,precision,recall"""
 
 BITS_PER_DIM = "bits-per-dim"
 CLIP_METRICS = ("warping-error", "sharpness", "fvd")

@@ -29,9 +29,9 @@ class ExportOptions(WeightsChoice):
     """Which weights, for what, to where."""
 
     to: Target | None = None
-    "The program that is to load them."
+    "Required: the program that is to load them."
     out: str | None = None
-    "guided-diffusion: a file that ends with .pt; diffusers: a folder; nvidia: a file that ends with .pt or .safetensors; sit: with .pt."
+    "Required. guided-diffusion: a file that ends with .pt; diffusers: a folder; nvidia: a file with .pt or .safetensors; sit: with .pt."
     drop_variance: bool = False
     "diffusers: leave out the output channels of a learned variance, so that every scheduler takes the model."
 

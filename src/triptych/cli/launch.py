@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 USAGE = """usage: triptych launch slurm RECIPE [settings as for train] [--nodes N] [--gpus N] [--time 4:00:00] [--submit]
        triptych launch kubernetes RECIPE --image IMAGE --claim CLAIM --run /shared/runs/NAME [settings as for train] [--submit]
 
-Writes the job of a training, a file for sbatch or the manifest of a PyTorchJob, and with --submit submits it: torchrun on all machines,
-and time to save before they are taken away, after which the training goes on by itself. What the training would refuse at its start is
-refused here, before the job waits; of kubernetes, whose paths are those of the pods, the settings alone.
-A run in the place of the recipe goes on, and slurm takes a file of settings by --config, as train does.
+Writes the job of a training: a file for sbatch, or the manifest of a PyTorchJob. --submit submits it too. The job starts torchrun on all
+machines. Before they are taken away the training has time to save, and afterwards it goes on by itself. What the training would refuse at
+its start is refused here, before the job waits; for kubernetes, whose paths are those of the pods, that is the settings alone.
+A run in the place of the recipe goes on, as with train. slurm takes a file of settings by --config, too; kubernetes does not.
 
   triptych launch PLATFORM RECIPE --help    list every setting
 
@@ -44,7 +44,7 @@ class LaunchOptions(TrainOptions):
     """What is asked of any cluster, and the run."""
 
     nodes: int = 1
-    "Machines."
+    "Number of machines."
     gpus: int = 1
     "GPUs of each machine, with a process for each; 0: none."
     processes: int | None = None

@@ -27,9 +27,9 @@ class KubernetesOptions(LaunchOptions):
     """What is asked of Kubernetes."""
 
     image: str | None = None
-    "Image of the containers, with triptych and the build of PyTorch for their GPUs."
+    "Required: image of the containers, with triptych and the build of PyTorch for their GPUs."
     claim: str | None = None
-    "PersistentVolumeClaim of the disk that all pods share."
+    "Required: PersistentVolumeClaim of the disk that all pods share."
     mount: str = "/shared"
     "Where the pods have that disk; --run lies inside it."
     name: str | None = None

@@ -31,7 +31,7 @@ class SlurmOptions(LaunchOptions):
     account: str | None = None
     "The account; None: the user's default."
     sbatch: str | None = None
-    "Further options of sbatch in one text, without their dashes: 'qos=long mem=200G exclusive'."
+    "Further options of sbatch in one text, without their dashes: 'qos=long mem=200G exclusive'. None: no others."
 
     def validate(self) -> None:
         self.require(self.cpus is None or self.cpus >= 1, "cpus", "at least 1, or nothing")

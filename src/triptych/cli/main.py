@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import itertools
 import os
 import signal
 import sys
@@ -57,7 +58,7 @@ VERBS = {
     "encode": Verb("triptych.cli.encode", "RUN IMAGES [--out FILE.npz] [--decode]", "turn images into a run's latents and back"),
     "report": Verb("triptych.cli.report", "RUN [--out FILE.html]", "write the page of a run anew: samples, curves, figures, what happened"),
     "compare": Verb("triptych.cli.compare", "RUN RUN ... --out FILE.html", "set runs side by side on one page"),
-    "data": Verb("triptych.cli.data", "doctor IMAGES [--image-size N]", "what is wrong with images; their statistics, latents; pack them"),
+    "data": Verb("triptych.cli.data", "doctor|stats|encode|show|pack IMAGES", "faults of images; their statistics and latents; pack them"),
     "runs": Verb("triptych.cli.runs", "[DIR | RUN]", "list the runs in a folder, or the checkpoints and pictures of one"),
     "recipes": Verb("triptych.cli.recipes", "[RECIPE]", "list the recipes, or describe one"),
 }
@@ -193,7 +194,16 @@ def _dispatch(words: list[str]) -> int:
         return 0
     if name not in VERBS:
         raise _unknown(name)
+    _refuse_blanks(rest)
     return importlib.import_module(VERBS[name].module).main(rest)
+
+
+def _refuse_blanks(words: Sequence[str]) -> None:
+    """Raises ConfigError for a word of blanks alone: no file or folder is meant by it, and one of that name would be made."""
+    for before, word in itertools.pairwise(["", *words]):
+        flag, _, value = word.partition("=") if word.startswith("-") else (before, "", word)
+        if value.isspace():
+            raise ConfigError(flag if flag.startswith("--") else "", f"got {value!r}, expected more than blanks")
 
 
 def _unknown(name: str) -> ConfigError:

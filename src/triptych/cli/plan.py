@@ -26,11 +26,11 @@ USAGE = """usage: triptych plan RECIPE [settings as for train] [--seconds N] [--
        triptych plan RECIPE --processes N [--machine-processes M] [--within GB/S] [--between GB/S] [settings]
 
 Says what a run would take before it begins: parameters, operations, memory by microbatch, images a second, hours, disk. Some
-iterations are measured, in processes of their own, and nothing stays on the disk. Of a run that is there, what is left of it.
+iterations are measured, in processes of their own, and nothing stays on the disk. For a run that is there already it says what is left.
 
   triptych plan RECIPE --help    list every setting
 
-example: triptych plan adm-digits --train.batch-size 64"""
+example: triptych plan adm-digits --train.batch-size 32"""
 
 
 _SMALL = "waiting for the slowest process, votes between them"

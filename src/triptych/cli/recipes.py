@@ -12,7 +12,9 @@ from triptych.recipes.catalogue import find_recipe, recipes
 
 USAGE = """usage: triptych recipes [RECIPE]
 
-Lists the recipes, or describes one."""
+Lists the recipes, or describes one.
+
+example: triptych recipes adm-digits"""
 
 
 def main(arguments: Sequence[str]) -> int:

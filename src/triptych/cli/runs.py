@@ -20,7 +20,9 @@ USAGE = """usage: triptych runs [DIR]
 
 Lists the runs in a folder (runs, unless another is named) and in the folders below it: the recipe, images seen of how many, the newest
 losses in training and on held-out images, the first figure of the newest evaluation, what they take on the disk, and when they were last
-written. Of a single run it lists the checkpoints and the pictures."""
+written. Of a single run it lists the checkpoints and the pictures.
+
+example: triptych runs runs/digits"""
 
 _MOST_PICTURES = 12
 

@@ -66,7 +66,7 @@ class SampleOptions(Loading):
     guide: str | None = None
     "A run, or RUN/checkpoints/N, of a classifier of noisy images that leads the sampler to the labels, by --guidance-scale; None: none."
     guide_with: str | None = None
-    "A run, or RUN/checkpoints/N, of a weaker model (smaller, less trained) that the sampler is led away from, by --guidance-scale."
+    "A run, or RUN/checkpoints/N, of a weaker model (smaller, less trained) that --guidance-scale leads the sampler away from; None: none."
     guide_ema_length: float | None = None
     "Length of the power-function average of that run's weights (0.15); None: its first average."
     latents: str | None = None
@@ -74,15 +74,15 @@ class SampleOptions(Loading):
     pick: tuple[int, ...] | None = None
     "Which of the latents, or of the samples, by number from 0 on (0,5); None: all."
     direction: tuple[str, ...] | None = None
-    "How far to move the latents along directions (smiling=0.8,young=-0.5); NAME=FROM:TO: --count images along one, a row for each latent."
+    "Moves latents along directions (smiling=0.8,young=-0.5); NAME=FROM:TO: --count images along one, a row for each latent. None: unmoved."
     directions: str | None = None
     "An .npz of directions (triptych encode --directions makes it); None: RUN/directions.npz."
     between: tuple[int, int] | None = None
-    "Two latents, or samples (3,7): --count images on the way from one to the other."
+    "Two latents, or samples (3,7): --count images on the way from one to the other. None: no way is shown."
     path: Literal["linear", "sphere"] | None = None
     "The way of --between: a straight line, or on a sphere, which keeps the length; None: sphere where latents are noise, else linear."
     mix: tuple[int, int] | None = None
-    "Rows and columns (5,5) of a grid: each row has the coarse styles of a latent, or sample, and each column the fine ones of another."
+    "Rows and columns (5,5) of a grid: a row has the coarse styles of a latent, or sample, a column the fine ones of one. None: no grid."
     mix_at: int | None = None
     "Pixels of a side of the layers at which the fine styles begin; None: the middle of the layers."
 

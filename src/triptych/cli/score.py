@@ -59,7 +59,7 @@ class ScoreOptions(Loading):
     guide_with: str | None = None
     "Samplers: a run of a weaker model that they are led away from; None: none."
     guide_ema_length: float | None = None
-    "Samplers: Length of the power-function average of that run's weights (0.15); None: its first average."
+    "Samplers: length of the power-function average of that run's weights (0.15); None: its first average."
     style: str | None = None
     "Translators: images whose look is taken; None: none, or drawn by the seed."
     style_each: bool = False
@@ -69,19 +69,19 @@ class ScoreOptions(Loading):
     keep_samples: str | None = None
     "A folder (a PNG each) or FILE.npz that keeps the images which the run makes; None: they are not kept."
     sweep: str | None = None
-    "A setting and its values (guidance-scale=1,2,4, weights=raw,ema-0.999, ema-length=0.05,0.1): one evaluation for each, in one table."
+    "A setting and its values (guidance-scale=1,2,4; weights=raw,ema-0.999; ema-length=0.05,0.1), an evaluation for each. None: one alone."
     out: str | None = None
     "FILE.json: the figures; None: a name in RUN/evaluations, or for sets only the terminal."
     classifier: str | None = None
-    "class-accuracy: a run of a classifier of noisy images, or a network with classes (mnist-lenet)."
+    "class-accuracy, which needs it: a run of a classifier of noisy images, or a network with classes (mnist-lenet). None: none."
     label_maps: str | None = None
-    "mean-iou, pixel-accuracy: a folder of label maps of the images (000000.png ...), which your segmenter made of --keep-samples FOLDER."
+    "mean-iou, pixel-accuracy, which need it: folder of label maps (000000.png ...) that your segmenter made of --keep-samples. None: none."
     metric: SetMetricConfig = dataclasses.field(default_factory=SetMetricConfig)
     "Of the metrics that compare sets."
     pair: PairMetricConfig = dataclasses.field(default_factory=PairMetricConfig)
     "Of the metrics that look at one image after the other."
     batch_size: int | None = None
-    "Of bits-per-dim alone: images are made, and seen, in groups of 32, so that figures do not depend on it."
+    "Of bits-per-dim alone. None or a number: images are made, and seen, in groups of 32, so that figures do not depend on it."
 
     def validate(self) -> None:
         self.require(self.metrics is None or len(self.metrics) > 0, "metrics", "at least one")

@@ -27,7 +27,7 @@ class ClipScoreOptions(Loading):
     metrics: tuple[str, ...] = ()
     "warping-error, sharpness, fvd; beside one of these also psnr, ssim, ms-ssim and lpips, frame by frame."
     reference: str | None = None
-    "Of a folder of clips: the folder of the real ones, with the same names."
+    "Of a folder of clips: the folder of the real ones, with the same names. None: of a run its held-out clips."
     true_flow: str | None = None
     "Of a folder of clips: the folder of the true flow to the frame before, CLIP/FRAME.npy as data.flow; None: it is estimated."
     image_size: str | None = None
@@ -43,7 +43,7 @@ class ClipScoreOptions(Loading):
     pair: PairMetricConfig = dataclasses.field(default_factory=PairMetricConfig)
     "Of the metrics of frames."
     batch_size: int | None = None
-    "Not of clips, which are made and measured one by one."
+    "None, and nothing else: clips are made and measured one by one."
 
     def validate(self) -> None:
         self.require(self.batch_size is None, "batch_size", "nothing: clips are made and measured one by one")

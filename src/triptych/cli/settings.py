@@ -233,7 +233,9 @@ def _form(title: str, *parts: Config, names: Collection[str], shown: bool = Fals
                     fields.append((field, help_text, dataclasses.field(default_factory=inner)))
             elif (plain := _plain_type(annotation)) is not None and flag_name(setting) in names:
                 default = _printable(value) if shown else value
-                fields.append((field, Annotated[plain, tyro.conf.arg(help=docs.get(field))], dataclasses.field(default=default)))
+                said = "(default: None)" if value == () else None  # an empty list, which tyro shows as nothing; None empties one
+                told = tyro.conf.arg(help=docs.get(field), help_behavior_hint=said)
+                fields.append((field, Annotated[plain, told], dataclasses.field(default=default)))
     return dataclasses.make_dataclass(title, fields, kw_only=True)
 
 

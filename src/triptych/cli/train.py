@@ -25,14 +25,14 @@ USAGE = """usage: triptych train RECIPE [--run DIR] [--config FILE] [--init-from
        triptych train RUN [--config FILE] [--device DEVICE] [settings]
        triptych train --config FILE [settings]
 
-Trains a recipe. The same command on the same run directory goes on where it stopped; so does the run directory in the recipe's
-place, with the run's own settings (an imported run, for one, which has no recipe's command). A file that names its recipe, such
-as triptych init writes, needs none before it.
+Trains a recipe. The same command with the same run directory goes on where it stopped. A run directory in the place of the recipe
+goes on too, with the run's own settings: so an imported run is trained, which has no recipe. A file of settings that names its
+recipe, as those of triptych init do, needs none before it.
 
   triptych recipes                list the recipes
   triptych train RECIPE --help    list every setting of a recipe, with what it does and its value
 
-example: triptych train adm-digits --run runs/digits --train.batch-size 64"""
+example: triptych train adm-digits --run runs/digits --train.batch-size 32"""
 
 
 @config
@@ -42,9 +42,9 @@ class TrainOptions(Config):
     run: str | None = None
     "Directory of the run; one that exists is continued. None: runs/RECIPE, or the run that was named in the recipe's place."
     config: str | None = None
-    "TOML or JSON file with settings by the names below, and its recipe and run if it likes, laid over the recipe; flags go over both."
+    "TOML or JSON file of settings by the names below, perhaps with recipe and run; it goes over the recipe, flags over both. None: none."
     init_from: str | None = None
-    "Start from the weights of this run, or of its RUN/checkpoints/N, instead of fresh ones."
+    "Start from the weights of this run, or of its RUN/checkpoints/N; None: from fresh ones."
     device: str | None = None
     "cpu, cuda or cuda:N; None: a CUDA device where there is one."
 

@@ -42,7 +42,7 @@ class TranslateOptions(Loading):
     style: str | None = None
     "Images whose look is taken, all together: a file, folder, .zip, .tar, .npz or .npy; of clips a folder of data. None: none, or random."
     style_each: bool = False
-    "The answers take the images of --style in turn instead, input by input."
+    "Each answer takes one image of --style, in turn over the inputs, in place of all together."
     style_count: int = 1
     "Answers to each input: with random styles, or in those of --style-each."
     size: str = "run"
@@ -54,7 +54,7 @@ class TranslateOptions(Loading):
     grid: int = 16
     "Rows of grid.png in the folder, for clips spread over their frames; 0: no grid."
     first: str | None = None
-    "Of a model of clips: an image that they begin with, a folder with one for each, or a run that makes first frames. None: made too."
+    "Of a model of clips: an image that they begin with, a folder with one for each, or a run that makes first frames. None: it makes them."
     video: Literal["mp4", "webm"] | None = None
     "The folder gets a video of each clip, CLIP.mp4 or CLIP.webm. None: frames."
     fps: float | None = None
