@@ -109,11 +109,11 @@ def speeds(run: Run, pair: Pair, kept: Path, images: DataConfig, *, rounds: int,
     progress = TrainingProgress(0, pair.batch_size, 10**9)
 
     def encoded(batch: Batch) -> Batch:
-        with torch.inference_mode(), autocast(precision.encoder, device=CPU):
+        with torch.no_grad(), autocast(precision.encoder, device=CPU):
             mean, log_variance = encoder.posterior(batch.images)
         mean, log_variance = mean.float(), log_variance.float()
         noise = Rng(0, ("latents",), batch.index).normal("z", *mean.shape[1:])
-        return replace(batch, images=spec.normalised(mean + (0.5 * log_variance).exp() * noise).clone())
+        return replace(batch, images=spec.normalised(mean + (0.5 * log_variance).exp() * noise))
 
     def step(batch: Batch) -> None:
         model.prepare(phase, progress)

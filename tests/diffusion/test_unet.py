@@ -83,17 +83,32 @@ def test_norm_against_separate_operations(
         assert not fused or torch.equal(norm(x, modulation), actual)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_norm_writes_over_nothing_that_it_was_given(dtype: torch.dtype, dropped: bool) -> None:
+    x = torch.randn(3, 32, 8, 8).to(dtype).contiguous(memory_format=torch.channels_last).requires_grad_()
+    keep = torch.rand(x.shape) > 0.2 if dropped else None
+    y = ModulatedGroupNorm(32)(x, Modulation(silu=True, keep=keep, gain=1.25))
+    gradient = torch.randn_like(y)
+    given = [x, gradient] if keep is None else [x, gradient, keep]
+    before = [each.detach().clone() for each in given]
+    first = torch.autograd.grad(y, x, gradient, retain_graph=True)[0]
+    torch.testing.assert_close(torch.autograd.grad(y, x, gradient)[0], first, rtol=0, atol=0)
+    for each, was in zip(given, before, strict=True):
+        torch.testing.assert_close(each.detach(), was, rtol=0, atol=0)
+
+
 def test_norm_on_a_gpu_leaves_the_layout() -> None:
     x = torch.randn(2, 32, 4, 4).to(memory_format=torch.channels_last)
     assert _plain(x, ModulatedGroupNorm(32), Modulation(silu=True)).is_contiguous(memory_format=torch.channels_last)
 
 
 def test_norm_of_one_image_whose_axis_of_images_has_an_odd_stride() -> None:
-    """PyTorch takes it for one of channels last, and its kernel does not."""
+    """PyTorch takes it for one of channels last, and its kernel, which norms groups of five channels, does not."""
     torch.manual_seed(0)
-    flat = torch.randn(64 * 5 * 7, dtype=torch.float64, requires_grad=True)
-    norm = ModulatedGroupNorm(64).double()
-    x = flat.as_strided((1, 64, 5, 7), (64, 1, 7 * 64, 64))
+    flat = torch.randn(160 * 5 * 7, dtype=torch.float64, requires_grad=True)
+    norm = ModulatedGroupNorm(160).double()
+    x = flat.as_strided((1, 160, 5, 7), (160, 1, 7 * 160, 160))
     assert x.is_contiguous(memory_format=torch.channels_last)
     expected, actual = F.group_norm(x.contiguous(memory_format=torch.contiguous_format), 32), norm(x)
     torch.testing.assert_close(actual, expected, atol=1e-12, rtol=1e-12)
