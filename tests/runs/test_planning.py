@@ -22,12 +22,11 @@ from triptych.core.rng import Rng
 from triptych.engine.allocator import return_freed_memory
 from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import World
-from triptych.engine.run_directory import RunDirectory
 from triptych.nn import linear
 from triptych.runs import disk, plan_probe, planning, train
 from triptych.runs.operations import Operations
 from triptych.runs.plan_figures import Memory, Plan, Size, kept_bytes, line_through, rounded, step_seconds, times_due
-from triptych.runs.plan_probe import _NOWHERE, Task, _extrapolated, _loop, _operations, kinds_of_iterations, measure, middle
+from triptych.runs.plan_probe import Task, _extrapolated, _loop, _operations, kinds_of_iterations, measure, middle
 from triptych.runs.planning import next_size, plan
 
 MEMORY = Memory(fixed=1e9, per_image=1e8, start_bytes=0, free_bytes=10**10, gradient_bytes=5 * 10**8, divisible=True)
@@ -279,7 +278,7 @@ def test_work_that_is_long_is_extrapolated_and_a_grid_that_ends_is_dropped(monke
 
 def loop_of(recipe: str, **train):
     config = shrunk(recipe).updated({"train": train})
-    return _loop(config, config.data.open(), World(0, 1, torch.device("cpu")), RunDirectory(_NOWHERE))
+    return _loop(config, config.data.open(), World(0, 1, torch.device("cpu")))
 
 
 def test_lazy_phases_count_as_often_as_they_come():

@@ -146,8 +146,11 @@ def _peak(world: World) -> int:
     return peak
 
 
-def _loop(config: RunConfig, data: Data, world: World, place: RunDirectory) -> Loop:
-    """The loop of such a run before its first step, as `train` makes it, but that it writes nothing in the folder of the run, `place`."""
+def _loop(config: RunConfig, data: Data, world: World, place: RunDirectory | None = None) -> Loop:
+    """The loop of such a run before its first step, as `train` makes it, but that it writes nothing.
+
+    `place`: where the run is, if it is anywhere.
+    """
     import torch
 
     from triptych.data.loader import Loader
@@ -163,15 +166,15 @@ def _loop(config: RunConfig, data: Data, world: World, place: RunDirectory) -> L
     model.to(world.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     initialize_from_images(model, data, config, world)
     prepare_backend(model, config, world)
-    loader = Loader(data.train, batch_size=config.train.batch_size, seed=config.train.seed, workers=0)
+    loader, nowhere = Loader(data.train, batch_size=config.train.batch_size, seed=config.train.seed, workers=0), RunDirectory(_NOWHERE)
     return Loop(
         model,
         train=config.train,
         optim=config.optim.in_images(len(data.train)),
         log=config.log,
         world=world,
-        directory=RunDirectory(_NOWHERE),
-        callables=callables(model, data, config, place, world, loader),
+        directory=nowhere,
+        callables=callables(model, data, config, place or nowhere, world, loader),
         reporting=None,
     )
 
