@@ -21,6 +21,7 @@ from triptych.data.images import Data
 from triptych.data.naming import held_out, pairs_warning
 from triptych.data.source import recognised
 from triptych.data.subjects import open_subjects
+from triptych.engine.run_directory import RunDirectory
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 NAMES = [f"{kind}/{kind}_{k}.png" for kind in ("cat", "dog") for k in range(4)]
@@ -90,16 +91,17 @@ def test_links_are_followed_but_not_in_circles(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("sign", ["metrics.jsonl", "checkpoints"])
+@pytest.mark.parametrize("sign", ["metrics_path", "checkpoints"])
 def test_what_lies_in_a_run_is_no_image_of_the_folder_around_it(sign: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_index, "_LEAST", 1)  # the lists of small and new folders are kept too
     monkeypatch.setattr(folder_index, "_MOMENT", -(10**18))
     place = write_folder(tmp_path / "photos", ["a/1.png", "b/2.png", "runs/mine/samples/000000016.png", "runs/3.png"])
     run = place / "runs" / "mine"
-    (run / "config.json").write_text("{}")
+    paths = RunDirectory(run)
+    paths.config_path.write_text("{}")
     found, _ = open_folder(place)
     assert list(found.names) == ["a/1.png", "b/2.png", "runs/3.png", "runs/mine/samples/000000016.png"]  # no run yet
-    (run / sign).mkdir()
+    getattr(paths, sign).mkdir()
     for _ in range(2):
         found, empty = open_folder(place)
         assert list(found.names) == ["a/1.png", "b/2.png", "runs/3.png"]
