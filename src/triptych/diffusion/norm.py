@@ -183,7 +183,7 @@ def _backward_part(
     The numbers of a channel are (b, c). `normal` is the normalised input and dy the gradient of gain * normal + offset.
     """
     wide, dy = widened(x), widened(grad)
-    _, c, h, w = wide.shape
+    h, w = wide.shape[2:]
     # What is no one else's is written over: memory that is in the cache takes half the time of other.
     normal = torch.addcmul(_spread(-mean * rstd), wide, _spread(rstd), out=torch.empty_like(wide) if wide is x else wide)
     spare, free = None if dy is grad else dy, None
@@ -193,8 +193,10 @@ def _backward_part(
         y = torch.addcmul(_spread(offset), normal, _spread(gain), out=torch.empty_like(normal))
         free, dy = spare, torch.ops.aten.silu_backward.grad_input(dy, y, grad_input=y)
     sum_dy, sum_dy_normal = dy.sum((2, 3)), torch.mul(dy, normal, out=free).sum((2, 3))
-    centre, slope = (_by_channel(_group_means(gain * total, ctx.groups, pixels=h * w), c) for total in (sum_dy, sum_dy_normal))
-    dx = torch.addcmul(_spread(-rstd * centre), normal, _spread(-rstd * slope), out=normal)
+    sums = torch.stack((sum_dy, sum_dy_normal)) * gain
+    means = _group_means(sums.flatten(0, 1), ctx.groups, pixels=h * w).view(2, -1, ctx.groups, 1)
+    centre, slope = (-rstd.unflatten(1, (ctx.groups, -1)) * means).flatten(2)
+    dx = torch.addcmul(_spread(centre), normal, _spread(slope), out=normal)
     return dx.addcmul_(dy, _spread(rstd * gain)), sum_dy, sum_dy_normal
 
 

@@ -43,10 +43,10 @@ def _in_rows(kind: type[torch.optim.Adam]) -> type[torch.optim.Adam]:
         has_complex = kind._init_group(self, group, *lists)
         parameters, gradients = lists[:2]
         for k, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
-            if not _lies_as(gradient, parameter):  # as no backward pass leaves it
+            if gradient.stride() != parameter.stride() and not _lies_as(gradient, parameter):  # as no backward pass leaves it
                 gradients[k] = torch.empty_like(parameter).copy_(gradient)
         for tensors in lists[:4]:  # these and both moments
-            tensors[:] = [tensor.as_strided((tensor.numel(),), (1,)) for tensor in tensors]
+            tensors[:] = [tensor if tensor.ndim == 1 else tensor.as_strided((tensor.numel(),), (1,)) for tensor in tensors]
         return has_complex
 
     return type(kind.__name__, (kind,), {"_init_group": _init_group})
