@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pytest
 
@@ -108,6 +108,7 @@ class FakeRun:
     directory: Path
     config: RunConfig
     spec: DataSpec
+    stopped: ClassVar[bool] = False
 
     def sample(self, *given: Any, **named: Any) -> SimpleNamespace:
         self.runs.calls.append(("sample", given, named))

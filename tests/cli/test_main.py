@@ -85,9 +85,10 @@ def test_a_name_that_is_too_long_is_what_was_given(verb: str, capsys: pytest.Cap
     assert error.count("\n") == 1 and "ile name too long" in error
 
 
-@pytest.mark.parametrize(("rank", "lines"), [("0", 1), ("3", 0)])
-def test_of_several_processes_the_first_says_a_mistake_in_the_command(rank: str, lines: int) -> None:
-    environment = os.environ | {"TORCHELASTIC_RUN_ID": "x", "RANK": rank, "WORLD_SIZE": "4"}
+@pytest.mark.parametrize(("rank", "own", "lines"), [("0", "0", 1), ("3", "1", 0), ("2", "0", 1)])
+def test_of_several_processes_the_first_of_each_machine_says_a_mistake_in_the_command(rank: str, own: str, lines: int) -> None:
+    """Data may be missing on one machine alone."""
+    environment = os.environ | {"TORCHELASTIC_RUN_ID": "x", "RANK": rank, "LOCAL_RANK": own, "WORLD_SIZE": "4"}
     command = [sys.executable, "-m", "triptych", "train", "adm-digitz"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == lines and done.stdout == "", done

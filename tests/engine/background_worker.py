@@ -20,6 +20,7 @@ from triptych.core.errors import CheckpointError, RunError
 from triptych.core.files import sync
 from triptych.engine.checkpoint import sweep
 from triptych.engine.checkpointer import Checkpointer
+from triptych.engine.config import LogConfig
 from triptych.engine.distributed import World, failing_together, open_world
 from triptych.engine.loop import Loop
 from triptych.engine.run_directory import list_checkpoints
@@ -76,6 +77,7 @@ def fail_together(folder: Path) -> None:
     So are they of weights that are not finite, in the part of the last process or, whole, in that of all.
     """
     world = open_world("cpu")
+    look_elsewhere(folder, world)
     for shard in ("full", "none"):
         overflow_together(folder, world, shard=shard)
     for shard in ("full", "none"):
@@ -94,6 +96,21 @@ def fail_together(folder: Path) -> None:
         assert 2 * EVERY <= loop.images_seen <= 3 * EVERY
         assert list_checkpoints(folder / shard / "checkpoints") == [EVERY]
         assert world.on_main(lambda shard=shard: len(list((folder / shard / "checkpoints").iterdir()))) == 1
+
+
+def look_elsewhere(folder: Path, world: World) -> None:
+    """Each process has a run directory of its own: a divided model is not trained there, and of others the log warns."""
+    said = "apart-0 is another folder for rank 1 on "
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("triptych.engine.checkpointer._SEEN_SECONDS", 0.1)
+        divided = opened(folder / f"apart-{world.rank}", world, shard="full")
+        with pytest.raises(CheckpointError, match=f"{said}.*train.shard"):
+            run(divided)
+        assert divided.images_seen == 0 and not list(divided.directory.root.glob(".*"))
+        whole = opened(folder / f"apart-{world.rank}", world, log=LogConfig())
+        assert run(whole)
+        told = whole.directory.log_path.read_text() if world.is_main else ""
+        assert (f"warning: {folder}/{said}" in told) == world.is_main
 
 
 def overflow_together(folder: Path, world: World, *, shard: str) -> None:

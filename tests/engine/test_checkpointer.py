@@ -16,6 +16,7 @@ from tests.processes import run_together
 from triptych.core.errors import CheckpointError
 from triptych.engine import checkpointer as module
 from triptych.engine.checkpoint import checkpoint_path, load_checkpoint, save_checkpoint
+from triptych.engine.checkpointer import another_folder
 from triptych.engine.distributed import World
 from triptych.engine.run_directory import list_checkpoints
 
@@ -126,6 +127,30 @@ def test_a_training_that_fails_leaves_what_it_had_begun_to_write(tmp_path, monke
     with pytest.raises(RuntimeError, match="lost"):
         run(loop)
     assert list_checkpoints(tmp_path / "checkpoints") == [EVERY]
+
+
+class Pair(World):
+    """Two processes, of which the second one has a folder of its own."""
+
+    def gather(self, value: Any) -> list[Any]:
+        return [(True, "node1"), (False, "node2")]
+
+
+def test_a_process_that_does_not_see_the_folder_of_the_main_one_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_SEEN_SECONDS", 0.0)
+    assert another_folder(tmp_path, World(0, 1, torch.device("cpu"))) is None
+    named = f"{tmp_path} is another folder for rank 1 on node2 than for rank 0 on node1"
+    assert another_folder(tmp_path, Pair(0, 1, torch.device("cpu"))) == named
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_file_that_is_seen_late_is_waited_for(tmp_path, monkeypatch):
+    looks = iter([False, False, True])
+    with monkeypatch.context() as patch:
+        patch.setattr(module.os.path, "exists", lambda path: next(looks))
+        patch.setattr(module.time, "sleep", lambda seconds: None)
+        assert another_folder(tmp_path, World(0, 1, torch.device("cpu"))) is None
+    assert list(looks) == []
 
 
 @pytest.mark.slow

@@ -83,6 +83,19 @@ def test_a_best_checkpoint_that_is_gone_gives_way(tmp_path):
     assert "the best checkpoint, at 16 images, is no longer there: what is measured next takes its place" in text(tmp_path)
 
 
+def test_whether_the_best_checkpoint_is_there_is_asked_of_the_main_process_alone(tmp_path):
+    class Second(World):
+        """A process that sees the folder otherwise than the main one, as on the disk of a network."""
+
+        def on_main(self, act: Callable[[], Any]) -> Any:
+            return [16, 32]
+
+    run(evaluated(tmp_path, [3.0, 1.0, 2.0, 2.0], total_images=32))
+    shutil.rmtree(checkpoint_path(tmp_path / "checkpoints", 16))
+    loop = evaluated(tmp_path, [], make=resumed, world=Second(0, 1, torch.device("cpu")))
+    assert loop.best == {"score": 1.0, "images": 16, "by": LOWER.by}
+
+
 def test_a_checkpoint_that_was_gone_on_from_outlives_damaged_ones(tmp_path):
     run(evaluated(tmp_path, [], None, evaluate_every=None, total_images=32, keep_last=3))  # none is the best
     for images in list_checkpoints(tmp_path / "checkpoints")[1:]:
@@ -215,7 +228,6 @@ def test_a_kill_before_the_best_was_written_down_changes_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"best_by": "kid"}, "evaluate_every: got None, expected a number of images, or best_by validation: it is kid"),
         ({"best_by": "fid", "evaluate_every": 8}, r"best_by: got .?fid.?, expected validation, or one of evaluate_metrics \(frechet, kid"),
         ({"best_by": "kid", "evaluate_every": 8, "evaluate_metrics": ()}, r"one of evaluate_metrics \(which are none\)"),
         ({"evaluate_every": 0}, "evaluate_every"),
@@ -226,6 +238,14 @@ def test_a_kill_before_the_best_was_written_down_changes_nothing(tmp_path):
 def test_settings_that_cannot_be_meant_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         TrainConfig(total_images=8, batch_size=8, **settings)
+
+
+def test_who_turns_evaluations_off_is_told_the_other_setting_by_its_flag():
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig(total_images=8, batch_size=8, best_by="kid")
+    told = caught.value.renamed(lambda name: {"evaluate_every": "--train.evaluate-every", "best_by": "--train.best-by"}[name])
+    reason = "got None, expected a number of images, or --train.best-by validation, which is kid"
+    assert str(told) == f"--train.evaluate-every: {reason}"
 
 
 class Others(World):

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from triptych.core.errors import DataError
 from triptych.engine import peers
+from triptych.engine.distributed import told_elsewhere
 from triptych.engine.peers import PeerError, Peers, meet
 
 BROKEN = RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1")
@@ -52,6 +53,17 @@ def test_the_first_word_counts_and_is_said_once():
     again = Peers.explained(second, BROKEN)
     assert isinstance(said, PeerError) and isinstance(again, PeerError)
     assert (said.first, again.first) == (True, False)
+
+
+def test_what_processes_of_a_machine_say_alike_is_told_by_the_first(monkeypatch):
+    one, second, third, elsewhere = company(4)
+    errors = [DataError(f"photos: {words}") for words in ("does not exist", "does not exist", "may not be read", "does not exist")]
+    for process, error in zip((second, one, third), errors, strict=False):
+        assert process.explained(error) is error
+    second.explained(errors[0])  # again on its way, as the command line does
+    monkeypatch.setattr(peers.socket, "gethostname", lambda: "node2")
+    assert elsewhere.explained(errors[3]) is errors[3]
+    assert [told_elsewhere(error) for error in errors] == [False, True, False, False]
 
 
 def test_one_that_was_killed_is_named_by_those_whose_connection_broke():

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -168,9 +168,9 @@ def test_a_signal_in_an_evaluation_saves_and_it_is_made_when_the_run_goes_on(unb
         return sample(*given)
 
     monkeypatch.setattr(model_images, "draw", drawn)
-    train(config(best_by="kid"), tmp_path, device="cpu")
+    assert train(config(best_by="kid"), tmp_path, device="cpu").stopped
     assert calls == [0, 32] and "stopped by SIGTERM at 12 images and saved" in text(tmp_path) and not evaluations(tmp_path)
-    train(config(best_by="kid"), tmp_path, device="cpu")
+    assert not train(config(best_by="kid"), tmp_path, device="cpu").stopped
     assert calls == [0, 32, 0, 32, 0, 32]
     assert evaluations(tmp_path) == evaluations(unbroken)
     ends = [load_checkpoint(checkpoint_path(directory / "checkpoints", 4 * BATCH)) for directory in (unbroken, tmp_path)]
@@ -189,7 +189,7 @@ def test_a_long_sampler_is_stopped_between_its_steps(tmp_path, monkeypatch):
         return sample(model, request, part, device, told)
 
     monkeypatch.setattr(model_images, "draw", drawn)
-    train(config(), tmp_path, device="cpu")
+    assert train(config(), tmp_path, device="cpu").stopped
     assert seen == [(0, 1)] and "stopped by SIGTERM at 12 images" in text(tmp_path)
 
 
@@ -373,3 +373,14 @@ def test_the_best_is_the_lowest_or_the_highest_as_figures_are_meant(tmp_path, be
 def test_held_out_images_as_a_reference(tmp_path):
     train(config(evaluate_split="validation", total_images=2 * BATCH), tmp_path, device="cpu")
     assert "against 90 held-out images" in text(tmp_path)
+
+
+@pytest.mark.parametrize(("real", "said"), [("alike", False), ("apart", True), (None, True)])
+def test_equal_pairs_that_real_images_have_too_are_no_collapse(real: str | None, said: bool, tmp_path: Path) -> None:
+    """After an evaluation without any a third of the pairs are equal, as where the set has its images several times."""
+    directory = RunDirectory(tmp_path)
+    directory.metrics_path.write_text(json.dumps({"images": 8, "evaluation/near_equal": 0.0}) + "\n")
+    images = {"alike": np.zeros((8, 8, 8, 1), np.uint8), "apart": (np.arange(8 * 64) // 64 * 30).astype(np.uint8).reshape(8, 8, 8, 1)}
+    scores: Any = SimpleNamespace(_directory=directory, _small=None if real is None else images[real], _config=light("adm-digits"))
+    news = TrainingScores._collapse(scores, {"near_equal": 0.33})
+    assert (news is not None and "33 % of their pairs" in news) == said

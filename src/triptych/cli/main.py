@@ -21,7 +21,7 @@ from types import FrameType
 
 from triptych import __version__
 from triptych.cli.output import show, show_page
-from triptych.cli.processes import is_first_process, is_launched
+from triptych.cli.processes import is_first_here, is_first_process, is_launched
 from triptych.core.errors import ConfigError, RunError, Stopped, UserError, one_line
 from triptych.core.memory import is_out_of_memory
 
@@ -229,8 +229,8 @@ def _fail(error: Exception, code: int, *, debug: bool) -> int:
 
 def _is_told(error: Exception) -> bool:
     """Whether this process says it: else another one has."""
-    if "triptych.engine.distributed" not in sys.modules:  # what goes wrong so early does in all processes
-        return getattr(error, "first", is_first_process())
+    if "triptych.engine.distributed" not in sys.modules:  # what goes wrong so early does in all processes of this machine
+        return getattr(error, "first", is_first_here())
     from triptych.engine.distributed import told_elsewhere
 
     return not told_elsewhere(error)

@@ -10,6 +10,11 @@ def is_first_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+def is_first_here() -> bool:
+    """Whether this process speaks for those of its machine."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
 def num_processes() -> int:
     """How many processes work together."""
     return int(os.environ.get("WORLD_SIZE", "1"))

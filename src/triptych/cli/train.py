@@ -78,9 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     page = run.directory / "report.html"
     lines = [f"report: {page} (open it in a browser)"] if run_config.log.report and page.exists() else []
     code = finished(*([] if line is None else [line]), *lines)
-    if stopped_code is not None and max(run.checkpoints(), default=0) < run_config.train.total_images:
-        return int(stopped_code)
-    return code
+    return int(stopped_code) if stopped_code is not None and run.stopped else code
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
+import socket
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from triptych.core.errors import CheckpointError, RunError
+from triptych.core.files import explained, remove, temporary_path
 from triptych.core.model import Model
 from triptych.engine.checkpoint import OPTIMIZER, Checkpoint, Files, not_finite, prune, save_checkpoint
 from triptych.engine.config import TrainConfig
@@ -30,6 +35,7 @@ from triptych.engine.snapshots import late, save_snapshot
 from triptych.engine.updater import Updater
 
 _PATIENCE = timedelta(hours=12)  # of the threads for one another; a process that has gone ends their wait at once
+_SEEN_SECONDS = 10.0  # until a new file is seen on the disk of a network
 
 
 class Checkpointer:
@@ -60,6 +66,25 @@ class Checkpointer:
         self._pending = False
         self._good: int | None = None
         "Images seen by the checkpoint that was read or written last."
+
+    def require_one_folder(self, *, say: Callable[[str], None]) -> None:
+        """Raises CheckpointError in all processes where they write parts of checkpoints and one does not see the folder of the main one.
+
+        The first checkpoint would find it too, and all until then would be lost. Where the main process writes alone it is warned of.
+        """
+        folder = self._directory.root
+        fault = None if self._world.size == 1 else another_folder(folder, self._world)
+        if fault is None:
+            return
+        if self._sharding is None:
+            say(f"warning: {fault}: only a start with rank 0 there goes on with this run; give --run on a disk that all machines share")
+            return
+
+        def refuse() -> None:
+            why = "with train.shard all processes write parts of a checkpoint"
+            raise CheckpointError(f"{fault}, and {why}: give --run on a disk that all machines share, or set train.shard to none")
+
+        self._world.on_main(refuse)
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
@@ -246,6 +271,26 @@ class Background:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+
+
+def another_folder(folder: Path, world: World) -> str | None:
+    """Says of the first process that does not see what the main one writes into the folder of a run; None: all see it. All call it."""
+
+    def made() -> str:
+        mark = temporary_path(folder / "seen")  # `RunDirectory.sweep` removes one that a killed process left
+        with explained(f"write to the run directory {folder}"):
+            mark.touch()
+        return mark.name
+
+    mark = folder / world.on_main(made)
+    until = time.monotonic() + _SEEN_SECONDS
+    while not (seen := os.path.exists(mark)) and time.monotonic() < until:
+        time.sleep(0.1)
+    hosts = world.gather((seen, socket.gethostname()))
+    if world.is_main:
+        remove(mark)
+    blind = next((rank for rank, (saw, _) in enumerate(hosts) if not saw), None)
+    return None if blind is None else f"{folder} is another folder for rank {blind} on {hosts[blind][1]} than for rank 0 on {hosts[0][1]}"
 
 
 def _weight_of(name: str) -> str:

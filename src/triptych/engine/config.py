@@ -23,9 +23,9 @@ class AverageConfig(Config):
     rate: float | None = None
     "r; None: it follows from half_life or length."
     half_life: int | Ramp | None = None
-    "Images over which a weight comes to count half as much: r = 0.5^(images of an iteration / half_life). A ramp: it changes with the run."
+    "Images over which a weight comes to count half as much: r = 0.5^(images of an iteration / half_life); or a ramp. None: not by it."
     length: float | None = None
-    "The width of a power-function average, as a share of the images seen (sigma_rel in EDM2): 0.05 or 0.1, at most 0.288."
+    "The width of a power-function average, as a share of the images seen (sigma_rel in EDM2): 0.05 or 0.1, at most 0.288. None: not by it."
     ramp_up: float | None = None
     "The half-life is at most this share of the images seen (0.05 in EDM and StyleGAN2); None: it is not bounded."
     warmup: bool = False
@@ -178,9 +178,9 @@ class TrainConfig(Config):
         if self.best_by != "validation":
             metrics = f"one of evaluate_metrics ({', '.join(self.evaluate_metrics) or 'which are none'})"
             self.require(self.best_by in self.evaluate_metrics, "best_by", f"validation, or {metrics}")
-            self.require(
-                self.evaluate_every is not None, "evaluate_every", f"a number of images, or best_by validation: it is {self.best_by}"
-            )
+            if self.evaluate_every is None:
+                reason = f"got None, expected a number of images, or {{}} validation, which is {self.best_by}"
+                raise ConfigError("evaluate_every", reason, ["best_by"])
         self.require(self.checkpoint_minutes is None or self.checkpoint_minutes > 0, "checkpoint_minutes", "a positive number, or nothing")
         self.require(0 < self.timeout_minutes <= 24 * 60, "timeout_minutes", "a positive number, at most 1440")
         self.require(self.shard_size is None or self.shard_size >= 2, "shard_size", "at least 2, or nothing")
@@ -269,7 +269,7 @@ class OptimConfig(Config):
     decay_to: float = 0.0
     "linear, cosine: the final learning rate, as a fraction of learning_rate."
     decay_every: int | None = None
-    "step: images (or epochs) between the falls."
+    "step, which needs it: images (or epochs) between the falls. None: there are none."
     decay_factor: float = 0.1
     "step: each fall multiplies the learning rate by this."
     decay_unit: Literal["images", "epochs"] = "images"

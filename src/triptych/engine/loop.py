@@ -19,6 +19,7 @@ from triptych.core.batch import Batch, RawBatch
 from triptych.core.errors import RunError, Stopped, UserError
 from triptych.core.files import explained
 from triptych.core.model import Model, Phase, TrainingProgress
+from triptych.core.wording import counted
 from triptych.engine.allocator import keep_freed_memory
 from triptych.engine.averaged_weights import AveragedWeights
 from triptych.engine.callables import BY_VALIDATION, Callables, Grid, chosen_by
@@ -95,7 +96,8 @@ class Loop:
         self.checkpointer.restore(checkpoint, say=self._say)
         self.images_seen = self._saved_at = checkpoint.images_seen
         self.best = checkpoint.info["best"]
-        if self.best is not None and self.best["images"] not in list_checkpoints(self.directory.checkpoints):
+        there = self.world.on_main(lambda: list_checkpoints(self.directory.checkpoints))  # another machine may see the folder as it was
+        if self.best is not None and self.best["images"] not in there:
             self._say(f"the best checkpoint, at {self.best['images']} images, is no longer there: what is measured next takes its place")
             self.best = None
         if self.best is not None and not self.criterion.measured_so(self.best):
@@ -151,6 +153,7 @@ class Loop:
         if self.world.is_main:
             for folder in (self.directory.snapshots, *self.directory.averages.glob("*")):
                 give_up_after(folder, self.images_seen)
+        self.checkpointer.require_one_folder(say=self._say)
         try:
             self._find_microbatch()
             self._catch_up()
@@ -239,7 +242,7 @@ class Loop:
             slices = self._draw_slices(self.callables.draw(largest))
             at = TrainingProgress(largest, self.drawn, self.train.total_images)
             find_microbatch(self.turns, slices, microbatch=self.microbatch, attempts=self.attempts, at=at, world=self.world)
-        self._say(f"train.microbatch auto: {self.microbatch.size} images at once fit into memory")
+        self._say(f"train.microbatch auto: {counted(self.microbatch.size, 'image at once fits', 'images at once fit')} into memory")
         self._tell_microbatch()
 
     def _with_what_fits(self) -> DoesNotFit | None:

@@ -164,7 +164,10 @@ class Peers:
         return self._told()
 
     def explained(self, error: BaseException) -> BaseException:
-        """The error to raise in place of `error`: itself, reported to the others, or the failure of another process that caused it."""
+        """The error to raise in place of `error`: itself, reported to the others, or the failure of another process that caused it.
+
+        Itself gets the attribute `first`, False, where another process of this machine has said the same: see `told_elsewhere`.
+        """
         self._explained = True
         if isinstance(error, PeerError):
             return error
@@ -178,6 +181,8 @@ class Peers:
             broken = isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower())
             if not broken:
                 self._tell(self.rank, f"failed: {line}", own=True)
+                if not self._says_first(line):
+                    error.first = False  # type: ignore[attr-defined]
                 return error
             behind = self._behind()  # as of now: they may arrive yet, too late
             if self._told() is None and self._wait_for_word() is None:
@@ -234,6 +239,11 @@ class Peers:
 
     def _told(self) -> str | None:
         return json.loads(self._store.get("failed"))[2] if self._store.check(["failed"]) else None
+
+    def _says_first(self, line: str) -> bool:
+        """Whether no other process of this machine has failed in the same words before: of a setting all of them would say so."""
+        key = f"said/{socket.gethostname()}/{hashlib.sha256(line.encode()).hexdigest()}"
+        return int(self._store.compare_set(key, "", str(self.rank))) == self.rank
 
     def _report(self, message: str, *, forced: bool) -> bool:
         """Whether nobody has reported it yet. What process 0 cannot write to the log is written there."""

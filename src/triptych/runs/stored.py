@@ -63,6 +63,8 @@ class StoredRun:
         self.recipe: str | None = document.recipe
         self.licence = document.licence
         "Of published weights that it began with; empty where none is known."
+        self.stopped = False
+        "Whether the training that gave it back was asked to stop before all was done: images, evaluations, grids."
 
     @functools.cached_property
     def outline(self) -> Model:

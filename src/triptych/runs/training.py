@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from triptych.core.batch import DataSpec
-from triptych.core.errors import CheckpointError, ConfigError, RunError, Stopped
+from triptych.core.errors import CheckpointError, ConfigError, RunError, Stopped, UserError
 from triptych.core.given import given_path, optional_path, shown
 from triptych.core.memory import is_out_of_memory, said_of
 from triptych.core.model import DataInitialized, Model
 from triptych.core.rng import Rng
+from triptych.core.wording import counted
 from triptych.data.fingerprint import fingerprint, held_out_marks, refuse_held_out
 from triptych.data.images import Data
 from triptych.data.loader import Loader
@@ -34,6 +36,7 @@ from triptych.engine.run_directory import RunDirectory, list_checkpoints, run_an
 from triptych.engine.schedule import refuse_impossible, refuse_single_frames, refuse_unknown_phases
 from triptych.engine.sharding import is_divided
 from triptych.engine.signals import StopRequest, stop_on_signals, to_standard_error
+from triptych.engine.state import NoneReadable
 from triptych.recipes.config import RunConfig
 from triptych.report.live import LivePage
 from triptych.runs.bad_images import BadImages
@@ -111,8 +114,10 @@ def train(
         model.to(world.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if checkpoint is None and init_from is None:
             initialize_from_images(model, data, start.config, world)
-        _loop(model, data, document, directory, world, stack, checkpoint, start.notes, stop, scores)
-    return open_run(run_dir)
+        finished = _loop(model, data, document, directory, world, stack, checkpoint, start.notes, stop, scores)
+    run = open_run(run_dir)
+    run.stopped = not finished
+    return run
 
 
 def prepare_model(model: Model, config: RunConfig, spec: DataSpec, world: World) -> None:
@@ -144,7 +149,8 @@ def _newest_checkpoint(directory: RunDirectory, world: World, notes: list[str]) 
         try:
             newest = load_newest(directory.checkpoints, warn=damaged.append)
         except CheckpointError as error:
-            raise CheckpointError("; ".join([*damaged, str(error)])) from error
+            advice = _without_checkpoints(directory) if isinstance(error, NoneReadable) else ""
+            raise CheckpointError("; ".join([*damaged, str(error)]) + advice) from error
         notes.extend(damaged)
         return None if newest is None else newest.images_seen
 
@@ -153,6 +159,16 @@ def _newest_checkpoint(directory: RunDirectory, world: World, notes: list[str]) 
         newest = load_checkpoint(checkpoint_path(directory.checkpoints, images))
     world.barrier()  # then the main process puts back one whose replacement was cut short, under its name, and others may be reading it
     return newest
+
+
+def _without_checkpoints(directory: RunDirectory) -> str:
+    """What a user can do with a run of which no checkpoint can be read; perhaps its weights can."""
+    advice = f": put a copy of one back, or move {directory.checkpoints} away, and the same command begins again at 0 images"
+    with warnings.catch_warnings(), suppress(UserError):
+        warnings.simplefilter("ignore")
+        open_run(directory.root).tensors()
+        advice += f"; its weights can be read: another --run with --init-from {shlex.quote(str(directory.root))} begins with them"
+    return advice
 
 
 def _licence(stored: RunDocument | None, init_from: Path | None) -> str:
@@ -179,7 +195,7 @@ def initialize_from(model: Model, init_from: str | Path, spec: DataSpec) -> list
         lines.insert(0, f"warning: {directory} learned others ({'; '.join(unlike)}){advice}")
     if source.licence:
         lines.insert(0, f"{OF_PUBLISHED}: {source.licence}")
-    more = [f"and {len(lines) - _TOLD:,} tensors more"] if len(lines) > _TOLD else []
+    more = [f"and {counted(len(lines) - _TOLD, 'tensor')} more"] if len(lines) > _TOLD else []
     return [f"starts from the weights of {directory} at {images} images", *(f"init-from: {line}" for line in lines[:_TOLD] + more)]
 
 
@@ -213,7 +229,8 @@ def _loop(
     notes: list[str],
     stop: StopRequest,
     scores: TrainingScores | None,
-) -> None:
+) -> bool:
+    """Trains; False where it was asked to stop."""
     config = document.config
     notes = [*notes, *prepare_backend(model, config, world)]
     started_before = directory.metrics_path.exists()
@@ -264,8 +281,9 @@ def _loop(
         _prepare_scores(scores, reporting)
     if page is not None and started_before:
         page.write()  # the one that is there says how the start before ended
-    _run(loop, stop, directory, say, page)
+    finished = _run(loop, stop, directory, say, page)
     world.barrier()
+    return finished
 
 
 def _prepare_scores(scores: TrainingScores, reporting: Reporting | None) -> None:
@@ -308,7 +326,7 @@ def _reporting(directory: RunDirectory, document: RunDocument, stack: ExitStack,
     return Reporting(stack.enter_context(closing(log)), progress)
 
 
-def _run(loop: Loop, stop: StopRequest, directory: RunDirectory, say: Callable[[str], None], page: LivePage | None) -> None:
+def _run(loop: Loop, stop: StopRequest, directory: RunDirectory, say: Callable[[str], None], page: LivePage | None) -> bool:
     started = time.monotonic()
     try:
         with failing_together():
@@ -327,6 +345,7 @@ def _run(loop: Loop, stop: StopRequest, directory: RunDirectory, say: Callable[[
         ended = f"finished: {loop.images_seen} images seen, {minutes:.1f} minutes in this start; the run is in {directory.root}"
         by = stop.name or "another process"
         say(ended if finished else f"stopped by {by} at {loop.images_seen} images and saved; the same command goes on from there")
+        return finished
     finally:
         if page is not None:
             page.write()
