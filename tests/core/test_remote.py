@@ -128,3 +128,13 @@ def test_one_waits_for_the_other(cache: BlockCache, tmp_path: Path, monkeypatch:
     held.release(remove=True)
     other.join()
     assert entered.is_set() and not list(tmp_path.iterdir())
+
+
+def test_the_cache_is_looked_through_once_for_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(remote, "_filesystem", lambda *_: System({"size": 3, "ETag": "a"}, b"123"))
+    looks: list[BlockCache] = []
+    monkeypatch.setattr(BlockCache, "trim", lambda self: looks.append(self))
+    for k in range(3):
+        assert RemoteFile(Address(f"memory://bucket/{k}.zip")).pread(3, 0) == b"123"
+    assert len(looks) == 1

@@ -21,7 +21,7 @@ NAMES = ["a/1.png", "a/2.png", "b/deep/3.png", "b/notes.txt", "top.png"]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(folder_index, "_LEAST", 1)
-    monkeypatch.setattr(folder_index, "_MOMENT", 0)
+    monkeypatch.setattr(folder_index, "MOMENT", 0)
     place = write_folder(tmp_path / "files", NAMES)
     (place / "c").mkdir()
     (place / "b" / "dataset.json").write_text("{}")
@@ -107,7 +107,7 @@ def test_nothing_is_kept_of_links_to_files_of_small_folders_and_of_new_ones(fold
         told(folder)
         assert not is_kept(folder, monkeypatch)
     with monkeypatch.context() as patched:
-        patched.setattr(folder_index, "_MOMENT", 10**12)
+        patched.setattr(folder_index, "MOMENT", 10**12)
         told(folder)
         assert not is_kept(folder, monkeypatch)
         for place in (folder, *filter(Path.is_dir, folder.rglob("*"))):

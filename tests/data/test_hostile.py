@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import gzip
 import io
 import json
@@ -21,11 +22,12 @@ from PIL import Image, features
 
 from tests.data.pictures import encoded, picture, write_folder, write_tar
 from triptych.core.errors import DataError
-from triptych.data import decode
+from triptych.data import decode, patterns
 from triptych.data.archives import LocalFile, open_tar, open_zip
 from triptych.data.arrays import array_file
 from triptych.data.config import DataConfig
-from triptych.data.files import MOST_BYTES, open_folder
+from triptych.data.files import MOST_BYTES, ending, open_folder
+from triptych.data.latents import read_latent_file
 
 SOURCE = Path(decode.__file__).parents[1]
 
@@ -341,6 +343,62 @@ def test_backslashes_in_a_zip(tmp_path):
                 archive.writestr(name, b"" if name.endswith("\\") else image)
         files = open_zip(tmp_path / "x.zip")
         assert list(files.names) == expected and files.read(1) == image and not files.notes
+
+
+def test_names_in_archives_that_begin_with_a_slash(tmp_path):
+    """Messages name the archive, not a file of this machine; folders are classes as of any names."""
+    images = {"/abs/cat/1.png": encoded(picture(16, 16)), "/abs/dog/2.png": b"no image"}
+    with tarfile.open(tmp_path / "x.tar", "w") as tar, zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        for name, content in images.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+            archive.writestr(name, content)
+    for path in (tmp_path / "x.tar", tmp_path / "x.zip"):
+        with pytest.raises(DataError, match=rf"^{path}/abs/dog/2\.png: not an image"):
+            load(path)
+        assert DataConfig(path=str(path), image_size=16, validation_fraction=0.0, on_error="skip").open().spec.class_names == ("cat", "dog")
+
+
+def test_a_link_to_itself_is_passed_over(tmp_path):
+    """Whatever the system lists first."""
+    (tmp_path / "shards").mkdir()
+    write_tar(tmp_path / "shards" / "x.tar", write_folder(tmp_path / "f", ["a.png", "b.png"]))
+    (tmp_path / "shards" / "x").symlink_to("x")
+    (tmp_path / "f" / "x").symlink_to("x")
+    assert len(load(tmp_path / "shards")) == len(load(tmp_path / "f")) == 2
+
+
+def test_what_the_system_refuses_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "d").mkdir()
+    readers = {"x.tar": open_tar, "x.zip": open_zip, "x.npy": array_file, "x.npz": read_latent_file}
+    for name in readers:
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(DataError, match=r"xxx: cannot be looked at \(File name too long\)$"):
+        load(tmp_path / ("x" * 300))
+    stat, opened = os.stat, os.open
+
+    def refused(path: object, *given: object, **named: object) -> object:
+        if str(path).endswith(("/d/.", *readers)):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return (opened if given else stat)(path, *given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(patterns.os, "stat", refused)
+    with pytest.raises(DataError, match=r"/d: cannot be looked at \(Permission denied\)$"):
+        load(tmp_path / "d")
+    monkeypatch.setattr(patterns.os, "stat", stat)
+    monkeypatch.setattr(os, "open", refused)
+    for name, read in readers.items():
+        with pytest.raises(DataError, match=rf"{name}: cannot be read \(Permission denied\)$"):
+            read(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("a/B.PNG", ".png"), ("a.b/c", ""), (".png", ""), ("a/.png", ""), ("x.", ""), ("x.tar.gz", ".gz"), ("a.b/c.d.e", ".e"), ("/", "")],
+)
+def test_endings(name, expected):
+    assert ending(name) == expected
 
 
 # Numbers and names in headers

@@ -237,7 +237,7 @@ def test_a_size_is_needed_and_a_frame_for_each(tmp_path: Path, capsys: pytest.Ca
     write(tmp_path / "images" / "b.png", encoded(picture(48, 40, seed=1)))
     call = ["data", "draw", str(tmp_path / "points"), "--out", str(tmp_path / "out")]
     for more, message in (
-        ([], "--frames: got None, expected the folder of the frames, or else both --height and --width"),
+        ([], "--frames: missing: give the folder of the frames, or else both --height and --width"),
         (["--height", "4"], "--height: got it without --width; give both, or --frames FOLDER"),
         (["--width", "4"], "--width: got it without --height; give both, or --frames FOLDER"),
         (["--height", "4", "--width", "4", "--frames", "x"], "--frames: got it beside --height or --width, which say the size too"),

@@ -21,6 +21,7 @@ from triptych.core.rng import permutation
 from triptych.data.config import DataConfig
 from triptych.data.images import ImageSet, usable_cores
 from triptych.data.loader import Loader, evaluation_batches
+from triptych.data.skipping import Chosen
 
 COUNT = 10
 
@@ -94,8 +95,10 @@ def test_workers_change_nothing(images, workers):
 
 
 def test_a_set_smaller_than_the_batch_repeats_with_one_warning(images):
-    with pytest.warns(UserWarning, match="10 training images fill no batch of 25: batches repeat images"):
+    with pytest.warns(UserWarning, match="^10 training images fill no batch of 25: batches repeat images"):
         (batch,) = take(images, 1, batch_size=25)
+    with pytest.warns(UserWarning, match="^1 training image fills no batch of 2: batches repeat images"):
+        take(Chosen(images, np.arange(1)), 1, batch_size=2)
     assert len(batch) == 25
     assert np.bincount(batch.labels[:20]).tolist() == [2] * COUNT
     with warnings.catch_warnings():

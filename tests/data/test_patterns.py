@@ -118,7 +118,7 @@ def test_patterns_wherever_a_source_of_images_is_named(tmp_path):
         ("x-{0..3}.tar", r"x-2\.tar: does not exist, but is of .*x-\{0\.\.3\}\.tar$"),
         ("y-*.tar", r"y-\*\.tar: finds no file"),
         ("x-{0}.tar", r"\{0\} is no range and no list; expected braces such as \{000\.\.009\}"),
-        ("{x-0.tar,z.zip}", r"stands for x-0\.tar and 1 others, which are not all tars, nor all \.parquet; give a folder$"),
+        ("{x-0.tar,z.zip}", r"stands for x-0\.tar and 1 other, which are not all tars, nor all \.parquet; give a folder$"),
         ("{x-0.tar,folder.tar}", r"which are not all tars"),
         ("x-{0..999999999}.tar", r"x-2\.tar: does not exist"),
     ],

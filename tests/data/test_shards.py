@@ -92,6 +92,31 @@ def test_few_shards_are_open_at_a_time(tmp_path, monkeypatch):
         assert len(os.listdir("/dev/fd")) <= before + 2
 
 
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_shard_that_is_gone_is_no_bad_image(missing, tmp_path, monkeypatch):
+    """The images of the others would be learned without its own, and without a word in the end."""
+    monkeypatch.setattr(shards, "_MOST_OPEN", 1)
+    place = sharded(write_folder(tmp_path / "files", NAMES), tmp_path / "shards")
+    data = opened(place, on_error="skip", most_errors=1.0, validation_fraction=0.0)
+    data.train.batch(np.array([next(k for k in range(len(data.train)) if "part-000" in data.train.key(k))]))  # the others are closed
+    shard = place / "part-001.tar"
+    shard.unlink() if missing else write(shard, {"x.png": encoded(picture(20, 16))})
+    said = r"cannot be opened any more \(No such file or directory\)" if missing else "changed while it was in use"
+    with pytest.raises(DataError, match=rf"part-001\.tar: {said}; start again$"):
+        data.train.batch(np.arange(len(data.train)))
+
+
+def test_a_shard_that_is_gone_while_it_is_open_is_read_to_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "_MOST_OPEN", 1)
+    place = sharded(write_folder(tmp_path / "files", NAMES), tmp_path / "shards", shards=2)
+    files = shards.open_shards(place)
+    shard = next(k for k in range(len(files.names)) if "part-000" in files.describe(k))
+    other = next(k for k in range(len(files.names)) if "part-001" in files.describe(k))
+    content = files.read(shard)
+    (place / "part-000.tar").unlink()
+    assert files.read(other) and files.read(shard) == content
+
+
 def test_a_shard_that_is_replaced_meanwhile_is_named(tmp_path):
     place = sharded(write_folder(tmp_path / "files", NAMES), tmp_path / "shards")
     files = shards.open_shards(place)

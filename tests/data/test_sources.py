@@ -94,7 +94,7 @@ def test_links_are_followed_but_not_in_circles(tmp_path):
 @pytest.mark.parametrize("sign", ["metrics_path", "checkpoints"])
 def test_what_lies_in_a_run_is_no_image_of_the_folder_around_it(sign: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_index, "_LEAST", 1)  # the lists of small and new folders are kept too
-    monkeypatch.setattr(folder_index, "_MOMENT", -(10**18))
+    monkeypatch.setattr(folder_index, "MOMENT", -(10**18))
     place = write_folder(tmp_path / "photos", ["a/1.png", "b/2.png", "runs/mine/samples/000000016.png", "runs/3.png"])
     run = place / "runs" / "mine"
     paths = RunDirectory(run)

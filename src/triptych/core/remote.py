@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from triptych.core.address import Address, without_secrets
@@ -123,7 +124,7 @@ class RemoteFile:
         version, limit = self.identity.version, remote_limit()
         key = json.dumps([address.text, self.identity.size, version or os.urandom(16).hex()])
         self._key = hashlib.sha256(key.encode()).hexdigest()[:32]
-        self.cache = BlockCache(cache_folder() / "remote", most=limit) if version else _memory(os.getpid())
+        self.cache = _disk(cache_folder() / "remote", limit, os.getpid()) if version else _memory(os.getpid())
         if self.size > 1 and address.scheme in _WEB and self.note(_PARTS) is None:
             _asked(address, lambda system, limits: _check_parts(system, address))
             self.keep_note(_PARTS, b"")
@@ -299,6 +300,12 @@ def _asked(address: Address, ask: Callable[[Any, dict[str, Any]], T]) -> T:
                 raise RemoteError(f"{address}: {why}{again}") from OSError(errno.EIO, why)
         time.sleep(FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1))
     raise AssertionError("the last attempt returns or raises")
+
+
+@functools.lru_cache(maxsize=4)
+def _disk(folder: Path, most: int, process: int) -> BlockCache:
+    """What is kept of files with a version: one for all files of a process, for it looks through the whole folder at times."""
+    return BlockCache(folder, most=most)
 
 
 @functools.lru_cache(maxsize=1)

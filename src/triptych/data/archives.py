@@ -10,9 +10,9 @@ What is read may be hostile: nothing is unpacked beyond the size that its own he
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import io
-import json
 import lzma
 import os
 import shutil
@@ -22,7 +22,8 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -30,9 +31,12 @@ import numpy as np
 
 from triptych.core.address import Address, Place
 from triptych.core.errors import DataError, one_line
-from triptych.core.reading import open_regular, parsed_json
+from triptych.core.files import explain
+from triptych.core.reading import open_regular
 from triptych.core.remote import RemoteFile
+from triptych.core.wording import counted
 from triptych.data.files import MOST_BYTES, PACK_FILE, Files, chosen, ending, is_table
+from triptych.data.tar_index import FORMAT, LocalIndex, Member, TarIndex
 
 _COPY_BYTES = 2**20
 _LEFT_FREE = 2**28  # bytes of a disk
@@ -45,7 +49,6 @@ _LOCAL_HEADER = 30  # bytes of a zip member's own header before its name
 _LOCAL_MAGIC = b"PK\x03\x04"
 _MOST_LOCAL_HEADER = 2**10  # bytes that are read for one before its length is known; most have fewer
 _WINDOW = 2**14, 2**23  # bytes of a tar elsewhere that are read for a header, and at most where headers are near one another
-_INDEX = "tar-index-1"
 _ENCRYPTED = 1
 _COMPRESSED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 """What opens a compressed file, by its first bytes."""
@@ -72,38 +75,32 @@ class LocalFile:
         return found
 
     def release(self) -> None:
-        """Closes it until it is read again, unless it is another one than that at `place`."""
+        """Closes it until it is read again, unless it is another one than that at `place`, or none is there any more."""
         if self._file.closed:
             return
         status = os.fstat(self._file.fileno())
-        if os.path.samestat(status, os.stat(self._place)):
-            self._status = status
-            self._file.close()
+        with suppress(OSError):
+            if os.path.samestat(status, os.stat(self._place)):
+                self._status = status
+                self._file.close()
 
     def _descriptor(self) -> int:
         if self._file.closed:
-            file = open(open_regular(self._place), "rb")  # noqa: SIM115 (it is kept open)
+            try:
+                file = open(open_regular(self._place), "rb")  # noqa: SIM115 (it is kept open)
+            except OSError as error:
+                raise self._lost(f"cannot be opened any more ({explain(error)})")  # noqa: B904 (it has a cause of its own)
             now, then = os.fstat(file.fileno()), self._status
             if (now.st_size, now.st_mtime_ns, now.st_ino) != (then.st_size, then.st_mtime_ns, then.st_ino):
                 file.close()
-                raise DataError(f"{self._place}: changed while it was in use; start again")
+                raise self._lost("changed while it was in use")
             self._file = file
         return self._file.fileno()
 
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """Where a file of an archive lies."""
-
-    name: str
-    offset: int
-    length: int
-    "Bytes that it takes in the archive."
-    size: int
-    "Bytes that it has, unpacked."
-    deflated: bool = False
-    headed: bool = False
-    "Whether a header lies at `offset`, and the bytes behind it: of zips elsewhere, whose headers are read with the images."
+    def _lost(self, reason: str) -> DataError:
+        error = DataError(f"{self._place}: {reason}; start again")
+        error.__cause__ = OSError(errno.ESTALE, reason)  # of the machine, not of an image: a training does not do without it (stored.py)
+        return error
 
 
 class Archive(Files):
@@ -134,8 +131,9 @@ class Archive(Files):
         self._file = file
         self.objects = {str(place): str(file.identity)} if isinstance(file, RemoteFile) else {}
         labels = dict(beside or {})
-        self._labels = _Labels([labels.get(_stem(member.name)) for member in images])
-        for stem in labels.keys() - {_stem(member.name) for member in images}:
+        stems = [_stem(member.name) for member in images] if labels else []
+        self._labels = _Labels([labels.get(stem) for stem in stems])
+        for stem in labels.keys() - set(stems):
             self.passed_over[ending(labels[stem].name)] += 1
         end = file.size
         for member in (*members, *(beside or {}).values()):
@@ -147,6 +145,9 @@ class Archive(Files):
         # An array, for it is read by every loader process: a list would be copied page by page.
         places = [(member.offset, member.length, member.size, member.deflated, member.headed) for member in images]
         self._places = np.array(places, dtype=np.int64).reshape(-1, 5)
+
+    def describe(self, k: int) -> str:
+        return str(self.place / self.names[k].lstrip("/"))  # a path that begins with a slash would take the place of the archive's
 
     def read(self, k: int) -> bytes:
         return self._unpacked(self.describe(k), *self._places[k].tolist())
@@ -176,7 +177,7 @@ class Archive(Files):
         if found is None:
             return None
         suffix, offset, size = found
-        name = f"{self.place / _stem(self.names[k])}{suffix}"
+        name = f"{_stem(self.describe(k))}{suffix}"
         return name, self._unpacked(name, offset, size, size, False)
 
     def release(self) -> None:
@@ -288,32 +289,15 @@ def _open_remote_tar(path: Address) -> Archive:
     """The images of a tar elsewhere. Its headers are read once on each machine: where the images lie is kept beside its blocks."""
     file = RemoteFile(path)
     with file.alone():
-        kept = _index_kept(file)
+        kept = file.note(FORMAT)
         if kept is not None:
-            return Archive(path, file, kept[0], kept[1], beside=kept[2])
+            return _archive(path, file, TarIndex.read(kept))
         if any(file.fetch(6, 0).startswith(magic) for magic in _COMPRESSED):
             raise DataError(f"{path}: a compressed tar cannot be read in parts; store it without compression, or copy it here")
-        passed_over, beside = Counter[str](), dict[str, Member]()
-        members = list(_tar_members(path, cast(IO[bytes], _Windows(file)), None, passed_over, beside))
+        index = _indexed(path, cast(IO[bytes], _Windows(file)), None)
         file.check()
-        index = {
-            "members": [(member.name, member.offset, member.size) for member in members],
-            "passed_over": passed_over,
-            "beside": {stem: (member.name, member.offset, member.size) for stem, member in beside.items()},
-        }
-        file.keep_note(_INDEX, json.dumps(index).encode())
-        return Archive(path, file, members, passed_over, beside=beside)
-
-
-def _index_kept(file: RemoteFile) -> tuple[list[Member], Counter[str], dict[str, Member]] | None:
-    """Members, files passed over, and files with classes, of a tar whose headers were read before; None: they were not."""
-    content = file.note(_INDEX)
-    if content is None:
-        return None
-    index = parsed_json(content)
-    members = [Member(name, offset, size, size) for name, offset, size in index["members"]]
-    beside = {stem: Member(name, offset, size, size) for stem, (name, offset, size) in index["beside"].items()}
-    return members, Counter(index["passed_over"]), beside
+        file.keep_note(FORMAT, index.written())
+        return _archive(path, file, index)
 
 
 def open_tar(path: Place) -> Archive:
@@ -321,27 +305,40 @@ def open_tar(path: Place) -> Archive:
     try:
         return _open_remote_tar(path) if isinstance(path, Address) else _open_local_tar(path)
     except _DAMAGE as error:
-        raise DataError(f"{path}: cannot be read as a tar archive ({one_line(error)})") from error
+        raise _refused(path, "tar", error) from error
 
 
 def _open_local_tar(path: Path) -> Archive:
-    passed_over, beside = Counter[str](), dict[str, Member]()
     file = open(open_regular(path), "rb")  # noqa: SIM115 (the archive keeps it open)
     first = file.read(6)
     file.seek(0)
     unpack = next((unpack for magic, unpack in _COMPRESSED.items() if first.startswith(magic)), None)
     if unpack is None:
-        members = list(_tar_members(path, file, None, passed_over, beside))
-        return Archive(path, LocalFile(file, path), members, passed_over, beside=beside)
+        known = LocalIndex(file.fileno(), path)
+        index = known.found()
+        if index is None:
+            index = _indexed(path, file, None)
+            known.keep(index)
+        return _archive(path, LocalFile(file, path), index)
     spool = tempfile.TemporaryFile(prefix="triptych-")  # noqa: SIM115 (likewise)
     try:
         with file, unpack(file) as source:
-            members = list(_tar_members(path, source, spool, passed_over, beside))
+            index = _indexed(path, source, spool)
         spool.flush()
     except BaseException:
         spool.close()
         raise
-    return Archive(path, LocalFile(spool, path), members, passed_over, beside=beside)
+    return _archive(path, LocalFile(spool, path), index)
+
+
+def _archive(path: Place, file: LocalFile | RemoteFile, index: TarIndex) -> Archive:
+    return Archive(path, file, index.members, index.passed_over, beside=index.beside)
+
+
+def _indexed(path: Place, source: IO[bytes], spool: IO[bytes] | None) -> TarIndex:
+    """What the headers of a tar say; see `_tar_members`."""
+    passed_over, beside = Counter[str](), dict[str, Member]()
+    return TarIndex(list(_tar_members(path, source, spool, passed_over, beside)), passed_over, beside)
 
 
 def _tar_members(
@@ -373,7 +370,7 @@ def _tar_members(
             tar.members = []  # it would keep them all  # pyright: ignore[reportAttributeAccessIssue]
             stream.left = _COPY_BYTES
     if not stream.last:  # some programs write no such blocks, but a tar that was cut between two files looks the same
-        lacks = f"it ends behind {count:,} images without the zeros that end a tar"
+        lacks = f"it ends behind {counted(count, 'image')} without the zeros that end a tar"
         raise DataError(f"{path}: the archive is cut short: {lacks}; copy or make it again")
     if stream.last.strip(b"\0"):  # tarfile takes any header that it cannot read for the end
         raise tarfile.ReadError("a damaged header within it")
@@ -421,7 +418,14 @@ def open_zip(path: Place) -> Archive:
         return Archive(path, file, [_zip_member(path, file, entry) for entry in images], passed_over)
     # NotImplementedError is what a zip of a later version raises.
     except (*_DAMAGE, NotImplementedError) as error:
-        raise DataError(f"{path}: cannot be read as a zip archive ({one_line(error)}); copy or make it again") from error
+        raise _refused(path, "zip", error) from error
+
+
+def _refused(path: Place, kind: str, error: Exception) -> DataError:
+    """What is said of an archive that the system does not give, or that is damaged."""
+    if isinstance(error, OSError) and error.strerror:
+        return DataError(f"{path}: cannot be read ({explain(error)})")
+    return DataError(f"{path}: cannot be read as a {kind} archive ({one_line(error)}); copy or make it again")
 
 
 def _zip_member(path: Place, file: LocalFile | RemoteFile, entry: zipfile.ZipInfo) -> Member:

@@ -21,10 +21,11 @@ import numpy as np
 from triptych.core.address import Address, Place
 from triptych.core.cache import cache_folder
 from triptych.core.errors import DataError
-from triptych.core.files import remove, sweep, whole
+from triptych.core.files import explain, remove, sweep, whole
 from triptych.core.memory import in_bytes
 from triptych.core.npz import DamagedArchive, Header, Npz, OnDisk, Rows, local, map_npy, open_npz
 from triptych.core.reading import MOST_CLASSES, open_regular
+from triptych.core.wording import counted
 from triptych.data.naming import LABELS
 
 _IDX_IMAGES, _IDX_LABELS = 2051, 2049  # magic numbers: unsigned bytes in 3 dimensions and in 1
@@ -94,7 +95,7 @@ def mnist(folder: Path, split: str) -> Arrays | None:
         raise DataError(f"{images}: the file of its labels, {split}-labels-idx1-ubyte, is not beside it")
     classes = _idx(labels, magic=_IDX_LABELS).astype(np.int64)
     if len(classes) != len(pixels):
-        raise DataError(f"{labels}: {len(classes)} labels for the {len(pixels)} images of {images.name}")
+        raise DataError(f"{labels}: {counted(len(classes), 'label')} for the {counted(len(pixels), 'image')} of {images.name}")
     return Arrays(images.name, pixels[..., None], classes, numerals(classes, str(labels)), keys_begin="" if split == "train" else _TEST)
 
 
@@ -110,7 +111,7 @@ def _idx(path: Path, *, magic: int) -> np.ndarray:
             shape = tuple(int.from_bytes(head[4 * k + 4 : 4 * k + 8]) for k in range(dimensions))
             data = _read_up_to(content, math.prod(shape) + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error
+        raise DataError(f"{path}: cannot be read ({explain(error)})") from error
     if len(data) != math.prod(shape):
         count = f"{len(data)} bytes" if len(data) < math.prod(shape) else "more bytes"
         raise DataError(f"{path}: {count} of data where its header says {'x'.join(map(str, shape))}")
@@ -189,7 +190,7 @@ def _images_and_labels(path: Place, read: Callable[[Npz, str], T]) -> tuple[T | 
             pixels = read(file, images)
             labels = _labels(file, classes, header.shape[0], f"{path}: {classes}") if classes in file.names else None
     except (OSError, MemoryError) as error:
-        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
+        raise DataError(f"{path}: cannot be read ({explain(error)})") from error
     except DamagedArchive as error:
         hint = " (images of mixed sizes?)" if "Python objects" in str(error) else ""
         raise DataError(f"{path}: {error}{hint}; save one uint8 array of shape (n, height, width, 1 or 3)") from error
@@ -251,7 +252,7 @@ def _labels(file: Npz, name: str, count: int, where: str) -> np.ndarray:
     fits = header.shape == (count,) and np.issubdtype(header.dtype, np.integer)
     labels = file.array(name) if fits else np.empty(0)  # nothing else is unpacked
     if not fits or (count and labels.min() < 0):
-        raise DataError(f"{where}: {header.dtype} of shape {header.shape}, expected {count} labels, whole numbers from 0")
+        raise DataError(f"{where}: {header.dtype} of shape {header.shape}, expected {counted(count, 'label')}, whole numbers from 0")
     return labels.astype(np.int64)
 
 

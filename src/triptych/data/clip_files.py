@@ -20,6 +20,7 @@ import numpy as np
 
 from triptych.core.errors import DataError
 from triptych.core.reading import parsed_json, read_regular
+from triptych.core.wording import counted
 from triptych.data.archives import Archive
 from triptych.data.files import MOST_BYTES, Files
 from triptych.data.pairs import agreed, open_types, stems
@@ -101,7 +102,7 @@ def by_place(root: Path, files: Mapping[str, object], by_stem: Mapping[str, dict
     for clip in sorted(videos, key=in_order):
         for name, found in counts.items():
             if found[clip] != counts[first][clip]:
-                has = f"{found[clip]} frame{'' if found[clip] == 1 else 's'}"
+                has = counted(found[clip], "frame")
                 raise DataError(
                     f"{root / name / clip}: {has}, but {root / first / clip} has {counts[first][clip]}; frames of videos go "
                     "together by their places: give as many of each"

@@ -18,6 +18,7 @@ from triptych.core.batch import STYLE, ClipLength, DataSpec, InputSpec, style_ma
 from triptych.core.config import config
 from triptych.core.errors import DataError
 from triptych.core.rng import key_of, words
+from triptych.core.wording import counted
 from triptych.data.clip_files import open_clip_files
 from triptych.data.cut import Cut
 from triptych.data.cut_out import Box, CutOut, Shows, Variation, varied
@@ -51,7 +52,7 @@ class ClipDataConfig(PairedDataConfig):
     references: int = 0
     "So many other frames of the same clip belong to each sample, for models that take a look from some; 0: none."
     points: str | None = None
-    "Folder of maps of the point of the scene that each pixel shows, PNG: its number, from 1 on, of 8, 16 or 24 bits (RGB); 0: none."
+    "Folder of maps of the point of the scene that each pixel shows, PNG: its number, from 1 on, 8, 16 or 24 bits; 0: no point. None: none."
     flow: str | None = None
     "Folder of the true flow to the frame before: CLIP/FRAME.npy, (height, width, 2) x and y in pixels, NaN where unknown. None: none."
 
@@ -144,7 +145,7 @@ class ClipDataConfig(PairedDataConfig):
         train = training.images(chosen)
         longest = max(len(clip) for clip in train.clips)
         if longest < self.length.most + self.references:
-            reason = f"the longest clip has {longest} frames, fewer than the {self.length.most} of data.length.most{self.beside}"
+            reason = f"the longest clip has {counted(longest, 'frame')}, fewer than the {self.length.most} of data.length.most{self.beside}"
             raise DataError(f"{train_root / self.target}: {reason}; lower that, or give longer clips")
         validation = held.images(rest) if len(rest) else None
         for images in (train, validation):
@@ -162,8 +163,8 @@ class ClipDataConfig(PairedDataConfig):
             frames=most,
             clip_length=self.length,
         )
-        counted = f"{len(chosen)} clips of {sum(map(len, train.clips)):,} frames to train on"
-        return Data(train, validation, spec, (*training.notes, f"{path}: {counted}, {len(rest)} held out"))
+        learned = f"{counted(len(chosen), 'clip')} of {counted(sum(map(len, train.clips)), 'frame')} to train on"
+        return Data(train, validation, spec, (*training.notes, f"{path}: {learned}, {len(rest):,} held out"))
 
 
 def style_specs(target: InputSpec, inputs: Sequence[InputSpec], *, count: int) -> list[InputSpec]:
@@ -194,7 +195,7 @@ class _Sources:
         if short is not None:
             count = len(clips[short])
             raise DataError(
-                f"{root / config.target / short}: a clip of {count} frame{'' if count == 1 else 's'}, fewer than the {config.length.first} "
+                f"{root / config.target / short}: a clip of {counted(count, 'frame')}, fewer than the {config.length.first} "
                 f"of data.length.first{config.beside}; add frames, lower that, or remove the clip"
             )
         self.names, self.clips = list(clips), [np.array(frames) for frames in clips.values()]

@@ -49,9 +49,9 @@ class DataConfig(Config):
     labels: ClassesFrom = "auto"
     "Class by sub-folder (or a label of the data's own), name up to the first _, dataset.json, or none; auto: own, or sub-folders of all."
     label_file: str | None = None
-    "Text file with the classes of the images in no sub-folder: one a line, in the order of the images' names, or behind each name."
+    "Text file with the classes of the images in no sub-folder: one a line, in the order of the images' names, or behind each. None: none."
     class_file: str | None = None
-    "Names of the classes that label_file has as numbers, by the number behind each, else one a line from 0 on; or ImageNet's meta.mat."
+    "Names of the classes that label_file has as numbers, by the number behind each, else from 0 on; or ImageNet's meta.mat. None: none."
     crop: Literal["center", "random"] = "center"
     "Centre square, or a random square; held-out images have the centre square."
     resize: int | None = None

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from triptych.core.errors import RunError
 from triptych.core.files import explain
 from triptych.core.parent import end_with
+from triptych.core.wording import counted
 
 T = TypeVar("T")
 Make = Callable[[range, Mapping[int, str], Callable[[int], None]], T]
@@ -50,8 +51,9 @@ def made_of(
                 try:
                     crew.append(_Worker(make, seconds))
                 except OSError as error:  # of too many open files, too many processes
-                    why = f"{explain(error)}; {len(crew)} were"
-                    raise RunError(f"{workers} processes that look at images could not be started ({why}): lower --workers") from error
+                    why = f"{explain(error)}; {counted(len(crew), 'was', 'were')}"
+                    wanted = counted(workers, "process that looks at images", "processes that look at images")
+                    raise RunError(f"{wanted} could not be started ({why}): lower --workers") from error
             for worker in crew:
                 if worker.piece is None and waiting:
                     worker.give(*waiting.popleft())

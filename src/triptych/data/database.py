@@ -18,7 +18,8 @@ from pathlib import Path
 
 from triptych.core.errors import DataError
 from triptych.core.reading import open_regular
-from triptych.data.archives import Archive, LocalFile, Member
+from triptych.data.archives import Archive, LocalFile
+from triptych.data.tar_index import Member
 
 _FILE = "data.mdb"
 _MAGIC, _VERSION = 0xBEEFC0DE, 1

@@ -15,6 +15,7 @@ import numpy as np
 
 from triptych.core.errors import DataError, one_line
 from triptych.core.reading import MOST_CLASSES, parsed_json
+from triptych.core.wording import counted
 from triptych.data.arrays import numerals
 from triptych.data.config import ClassesFrom
 from triptych.data.files import LABELS_FILE, Files
@@ -137,7 +138,7 @@ def _refuse(where: str, reason: str) -> NoReturn:
 
 
 def _others(count: int) -> str:
-    return f" and {count - 1:,} other{'' if count == 2 else 's'}" if count > 1 else ""
+    return f" and {counted(count - 1, 'other')}" if count > 1 else ""
 
 
 def _short(value: Any) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from triptych.core.wording import counted
 from triptych.data import duplicates
 from triptych.data.cut import Value
 from triptych.data.faults import BY_NAME, FAULTS, NEAR_BITS, NEAR_LEVELS, UNBALANCED, Fault, bit
@@ -370,7 +371,7 @@ def _balance(classes: Sequence[ClassCount]) -> Iterator[Finding]:
         return
     least, most = min(classes, key=lambda each: each.training), max(classes, key=lambda each: each.training)
     if most.training > UNBALANCED * least.training:
-        said = f"{least.name} has {least.training:,} images to train on, {most.name} {most.training:,}"
+        said = f"{least.name} has {counted(least.training, 'image')} to train on, {most.name} {most.training:,}"
         yield Finding(BY_NAME["balance"], np.zeros(0, dtype=np.int64), general=[said])
 
 

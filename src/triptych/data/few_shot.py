@@ -14,6 +14,7 @@ from triptych.core.batch import STYLE, STYLE_LABELS, DataSpec, InputSpec, style_
 from triptych.core.config import config, spelled
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.rng import key_of, words
+from triptych.core.wording import counted
 from triptych.data.config import DataConfig
 from triptych.data.files import KINDS
 from triptych.data.images import Data, FileImages, ImageSet, Loaded, seed_beside
@@ -163,7 +164,8 @@ def _held_out_classes(config: FewShotDataConfig, classes: list[str], place: str)
         wanted = share if config.validation_fraction > 0 and len(classes) >= share + 2 else 0
     if isinstance(wanted, int):
         if wanted and wanted > len(classes) - 2:
-            raise ConfigError("data.held_out", f"got {wanted}, but {place} has {len(classes)} classes, of which 2 have to remain")
+            held = counted(len(classes), "class", "classes")
+            raise ConfigError("data.held_out", f"got {wanted}, but {place} has {held}, of which 2 have to remain")
         order = np.argsort(hashed(classes), kind="stable")
         return [classes[k] for k in order[:wanted]]
     above = {name: {name, *(parent.as_posix() for parent in PurePosixPath(name).parents)} for name in classes}
@@ -184,4 +186,5 @@ def _check_classes(of_file: np.ndarray, where: str, style_count: int) -> None:
         raise DataError(f"{where} {problem}; the style is of another class than the content, so it takes 2 or more")
     if counts.min() < style_count:
         name, count = names[counts.argmin()], counts.min()
-        raise DataError(f"{where} class {name} has {count} images, fewer than data.style_count {style_count}: lower it, or add images")
+        few = f"has {counted(int(count), 'image')}, fewer than data.style_count {style_count}"
+        raise DataError(f"{where} class {name} {few}: lower it, or add images")

@@ -12,13 +12,14 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 
 from triptych.core.address import Place
 from triptych.core.errors import DataError
 from triptych.core.reading import read_regular
+from triptych.core.wording import counted
 from triptych.data.folder_index import Listing, keep, kept, status_of
 from triptych.data.made import STAMP, made_in
 from triptych.data.naming import Classes
@@ -92,14 +93,13 @@ class Files(ABC):
     @property
     def notes(self) -> tuple[str, ...]:
         """What the log says of the files: which were passed over, and why others are not there."""
-        counted = self.passed_over.most_common()
-        if not counted:
+        endings = self.passed_over.most_common()
+        if not endings:
             return tuple(self.remarks)
-        shown = [f"{count:,} {suffix or 'without an ending'}" for suffix, count in counted[:_MOST_ENDINGS]]
-        rest = sum(count for _, count in counted[_MOST_ENDINGS:])
-        shown += [f"{rest:,} others"] if rest else []
-        total = sum(self.passed_over.values())
-        what = "1 file that is no image" if total == 1 else f"{total:,} files that are no images"
+        shown = [f"{count:,} {suffix or 'without an ending'}" for suffix, count in endings[:_MOST_ENDINGS]]
+        rest = sum(count for _, count in endings[_MOST_ENDINGS:])
+        shown += [counted(rest, "other")] if rest else []
+        what = counted(sum(self.passed_over.values()), "file that is no image", "files that are no images")
         return (f"{self.place}: passed over {what}: {', '.join(shown)}", *self.remarks)
 
     def describe(self, k: int) -> str:
@@ -210,8 +210,10 @@ class Folder(Files):
 
 
 def ending(name: str) -> str:
-    """The ending of a file's name, in small letters."""
-    return PurePosixPath(name).suffix.lower()
+    """The ending of a file's name, in small letters; that of .bashrc and of x. is empty."""
+    last = name.rpartition("/")[2]
+    place = last.rfind(".")
+    return last[place:].lower() if 0 < place < len(last) - 1 else ""
 
 
 def is_image(name: str) -> bool:
@@ -220,6 +222,8 @@ def is_image(name: str) -> bool:
 
 
 def _hidden(name: str) -> bool:
+    if not name.startswith(".") and "/." not in name:  # at once, for most are not
+        return False
     return any(part.startswith(".") and part not in (".", "..") for part in name.split("/"))
 
 
@@ -245,7 +249,7 @@ def listed(folder: Path) -> list[str]:
         raise DataError(f"{folder}: cannot be listed ({error.strerror})") from error
 
 
-def _holds(question: Callable[[], bool]) -> bool:
+def holds(question: Callable[[], bool]) -> bool:
     """Whether that is so of an entry of a folder; of a link that leads to itself nothing is."""
     try:
         return question()
@@ -281,7 +285,7 @@ def walked(
             else:
                 with os.scandir(folder) as entries:
                     for entry in sorted(entries, key=lambda entry: entry.name):
-                        (folders if _holds(entry.is_dir) else others).append(entry)
+                        (folders if holds(entry.is_dir) else others).append(entry)
         except OSError as error:
             raise DataError(f"{folder}: cannot be listed ({error.strerror})") from error
         visited.add((status.st_dev, status.st_ino))
@@ -322,7 +326,7 @@ def open_folder(root: Path) -> tuple[Folder, list[str]]:
         overview = made_in(root / relative).overview if any(entry.name == STAMP for entry in others) else None
         taken = [entry for entry in others if entry.name != overview and chosen(entry.name, passed_over)]
         for entry in taken:
-            if not _holds(entry.is_file) and os.path.exists(entry.path):
+            if not holds(entry.is_file) and os.path.exists(entry.path):
                 raise DataError(f"{entry.path}: not a regular file but a pipe or a device, or a link to one; remove it")
         images = [entry for entry in taken if not is_table(entry.name)]
         names += [inside(relative, entry.name) for entry in images]

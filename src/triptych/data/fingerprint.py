@@ -22,13 +22,15 @@ def fingerprint(data: Data) -> str:
     """Twelve letters for keys and labels of all images, their size and channels, and the pixels of eight of them, without any draws.
 
     Neither the place of the source has a say, nor its form, nor which of the images are held out. An image that cannot be read counts by
-    its key alone. Of samples that are no images of 8 bits, the pixels are left out.
+    its key alone. Of latents, whose last digits depend on the batch in which they were encoded, the hash that their file has of the images
+    counts instead of pixels.
     """
     sets = data.sets
     hashes = [_hashes(images) for images in sets]
     spec = data.spec
     total = sum(int(each.sum()) for each in hashes) % 2**48  # in whatever order
     said = [total, sum(map(len, sets)), spec.image_size, spec.width, spec.channels, spec.class_names]
+    said += [data.contents] if data.contents else []
     digest = hashlib.sha256(json.dumps(said).encode())
     places = [(int(each[item]), number, int(item)) for number, each in enumerate(hashes) for item in np.argsort(each)[:_LOOKED_AT]]
     for _, number, item in sorted(places)[:_LOOKED_AT]:

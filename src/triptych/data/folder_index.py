@@ -26,7 +26,8 @@ from triptych.core.npz import DamagedArchive, read_npz, write_npz
 from triptych.core.reading import parsed_json
 
 _FORMAT = 1
-_MOMENT = 2 * 10**9  # nanoseconds; the clock of a file system ticks every second at the slowest
+MOMENT = 2 * 10**9
+"""Nanoseconds; the clock of a file system ticks every second at the slowest."""
 _LEAST = 10_000  # images; fewer are found at once
 
 
@@ -73,7 +74,7 @@ def keep(root: Path, listing: Listing, folders: dict[str, list[int]], *, started
 
     A cache that cannot be written does without.
     """
-    if len(listing.ends) < _LEAST or max(max(status[:2]) for status in folders.values()) > started - _MOMENT:
+    if len(listing.ends) < _LEAST or max(max(status[:2]) for status in folders.values()) > started - MOMENT:
         return
     said = {
         "format": _FORMAT,

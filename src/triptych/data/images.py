@@ -103,6 +103,8 @@ class Data:
     "Which version it is of each file that lies elsewhere, by address: for a resume."
     pictures: DataConfig | None = None
     "Of latents: what opens the images that they are of, held out alike; None: these are images themselves."
+    contents: str = ""
+    "Of latents: a hash of these images; empty where their file has none."
 
     @property
     def sets(self) -> list[ImageSet]:

@@ -18,6 +18,7 @@ import numpy as np
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.files import explain
 from triptych.core.reading import read_regular, user_path
+from triptych.core.wording import counted
 from triptych.data.config import DataConfig
 from triptych.data.dataset_json import file_classes
 from triptych.data.files import Files
@@ -145,8 +146,9 @@ def _given(said: Labels, everything: list[str], parts: list[list[str]], used: li
     """The places of the images that have a line, and the class there. `flat`: of those that may be called by their name alone."""
     if said.names is None:
         if len(said.words) != len(flat):
-            which = "images" if len(flat) == len(used) else "images that lie in no sub-folder"
-            reason = f"has {len(said.words):,} lines, but there are {len(flat):,} {which}"
+            alone = ("", "") if len(flat) == len(used) else (" that lies in no sub-folder", " that lie in no sub-folder")
+            there = counted(len(flat), f"image{alone[0]}", f"images{alone[1]}")
+            reason = f"has {counted(len(said.words), 'line')}, but there {'is' if len(flat) == 1 else 'are'} {there}"
             raise DataError(f"{said.file}: {reason}; give one for each, in the order of their names, or write the names before the classes")
         _check_classes(said, {parts[k][-1] for k in flat})
         return zip(flat, said.words, strict=True)
@@ -208,7 +210,7 @@ def _named(said: Labels, class_file: str) -> Labels:
     for line, word in zip(said.lines, said.words, strict=True):
         name = word if word in own else names.get(word.lstrip("0") or "0")
         if name is None:
-            held = f"{len(names):,} classes, from {rows[0][0]}" + (f" with the number {rows[0][1]}" if numbered else " with the number 0")
+            held = f"{counted(len(names), 'class', 'classes')}, from {rows[0][0]} with the number {rows[0][1] if numbered else 0}"
             raise DataError(f"{said.file}: line {line} has the class {word[:_SHOWN]}, which is not in {class_file} ({held})")
         words.append(name)
     return replace(said, words=words)

@@ -18,9 +18,11 @@ from triptych.core.address import Place
 from triptych.core.batch import DataSpec, LatentSpec
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, DataError
+from triptych.core.files import explain
 from triptych.core.npz import DamagedArchive, OnDisk, open_npz
 from triptych.core.reading import parsed_json
 from triptych.core.rng import Rng
+from triptych.core.wording import counted
 from triptych.data.config import AS_STORED, DataConfig, read_before
 from triptych.data.images import Data, ImageSet, Loaded
 from triptych.data.transforms import draw
@@ -120,7 +122,7 @@ def _read(path: Place, *, stamp_alone: bool) -> LatentFile:
             labels = file.array(LABELS) if LABELS in file.names else None
             held_out = file.array(HELD_OUT)
     except (OSError, MemoryError) as error:
-        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
+        raise DataError(f"{path}: cannot be read ({explain(error)})") from error
     except (DamagedArchive, ConfigError, ValueError) as error:
         raise DataError(f"{path}: its latents are damaged, or of another version ({error}); encode the images again") from error
     whole = held_out.shape == (len(arrays[MEAN]),) and held_out.dtype == bool and len(arrays) in (2, 4)
@@ -202,7 +204,7 @@ def open_latents(config: DataConfig, path: Place) -> Data:
     )
     wide = spec.width or spec.image_size
     note = f"they are latents of {wide}x{spec.image_size} images by {spec.autoencoder} ({spec.weights} at {spec.checkpoint} images)"
-    return Data(sets[0], sets[1] if len(rest) else None, described, pictures=stamp.data, notes=(note,))
+    return Data(sets[0], sets[1] if len(rest) else None, described, pictures=stamp.data, contents=stamp.contents, notes=(note,))
 
 
 def _check_settings(config: DataConfig, file: LatentFile, path: Place) -> None:
@@ -216,7 +218,8 @@ def _check_settings(config: DataConfig, file: LatentFile, path: Place) -> None:
     if config.channels not in (None, spec.channels):
         raise ConfigError("data.channels", f"got {config.channels}, but the images of {path.name} have {spec.channels}; leave it out")
     if config.validation_fraction not in (0, plain.validation_fraction, file.stamp.data.validation_fraction):
-        kept = f"{int(file.held_out.sum()):,} of {len(file):,} images of {path.name} were held out when they were encoded"
+        were = "was held out when it was encoded" if (held := int(file.held_out.sum())) == 1 else "were held out when they were encoded"
+        kept = f"{held:,} of {counted(len(file), 'image')} of {path.name} {were}"
         reason = f"got {config.validation_fraction:g}, but {kept}; leave it out, or encode them again (--validation-fraction)"
         raise ConfigError("data.validation_fraction", reason)
     for name in _OF_IMAGES:

@@ -29,6 +29,7 @@ from triptych.core.files import explain
 from triptych.core.memory import available_memory, in_bytes, kills_for_memory
 from triptych.core.parent import end_with
 from triptych.core.rng import permutation
+from triptych.core.wording import counted
 from triptych.data.images import ImageSet, usable_cores
 from triptych.data.stored import BadImage
 
@@ -61,11 +62,10 @@ class Loader:
         self._stream: Generator[RawBatch, None, None] | None = None
         self._bad = {} if bad is None else bad
         if len(images) < batch_size and rank == 0:
-            warnings.warn(f"{len(images)} training images fill no batch of {batch_size}: batches repeat images", stacklevel=2)
+            few = counted(len(images), "training image fills", "training images fill")
+            warnings.warn(f"{few} no batch of {batch_size}: batches repeat images", stacklevel=2)
         if self._workers > (cores := usable_cores()) and rank == 0:
-            said = (
-                f"data.workers is {self._workers}, for {cores} CPU core{'' if cores == 1 else 's'}: more take memory and are rarely faster"
-            )
+            said = f"data.workers is {self._workers}, for {counted(cores, 'CPU core')}: more take memory and are rarely faster"
             warnings.warn(said, stacklevel=2)
 
     def batches(self, start: int) -> Iterator[RawBatch]:
@@ -225,8 +225,9 @@ def _started(samples: _Samples, indices: Iterable[np.ndarray], workers: int) -> 
         for frame, _ in traceback.walk_tb(error.__traceback__):
             if hasattr(made := frame.f_locals.get("self"), "_shutdown_workers"):
                 setattr(made, "_shutdown", True)  # noqa: B010  (what is half made fails as it ends, and Python prints that)
-        reason = f"{explain(error)}; {len(begun)} were"
-        raise RunError(f"{workers} loader processes could not be started ({reason}): lower data.workers") from error
+        reason = f"{explain(error)}; {counted(len(begun), 'was', 'were')}"
+        wanted = counted(workers, "loader process", "loader processes")
+        raise RunError(f"{wanted} could not be started ({reason}): lower data.workers") from error
 
 
 class _Quiet(DataLoader):

@@ -21,6 +21,7 @@ import numpy as np
 from triptych.core.address import Place
 from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError, DataError, one_line
+from triptych.core.files import explain
 from triptych.core.npz import DamagedArchive, OnDisk, open_npz
 from triptych.core.reading import parsed_json
 from triptych.data.archives import open_zip
@@ -187,7 +188,7 @@ def array_pack(path: Place) -> ArrayPack | None:
         if not whole or (labels is None) != (stamp.class_names is None) or (labels is not None and labels.max() >= len(names)):
             raise ValueError("its arrays do not belong together")
     except (OSError, MemoryError) as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error)})") from error
+        raise DataError(f"{path}: cannot be read ({explain(error)})") from error
     except (DamagedArchive, ConfigError, ValueError) as error:
         if packed:
             raise _damaged(path, error) from error

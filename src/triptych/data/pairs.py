@@ -42,7 +42,7 @@ class PairedDataConfig(DataConfig):
     unwritten: ClassVar = DataConfig.unwritten | {"blank", "nearest"}
 
     width: int | None = None
-    "Width of the images, where it is not image_size, which is then their height alone."
+    "Width of the images, where it is not image_size, which is then their height alone. None: as the height."
     target: str = "images"
     "Folder of the images to be made."
     maps: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class PairedDataConfig(DataConfig):
     blank: bool = False
     "Pixels of any other class have none: all channels of their map are 0, and there is no channel more as with data.dont_care."
     instances: str | None = None
-    "Folder of instance maps: the number of the object that each pixel belongs to, of 8 or 16 bits."
+    "Folder of instance maps: the number of the object that each pixel belongs to, of 8 or 16 bits. None: none."
     conditions: tuple[str, ...] = ()
     "Folders of other images to make them from (edges, sketches, photos of another season)."
     nearest: tuple[str, ...] = ()

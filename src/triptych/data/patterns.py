@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import itertools
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +20,16 @@ _GLOB = re.compile(r"[*?\[]")
 
 
 def exists(path: Path) -> bool:
-    """Whether a file or folder lies there, or the path is a pattern, whose files `matched` looks for."""
-    return path.exists() or is_pattern(path)
+    """Whether a file or folder lies there, or the path is a pattern, whose files `matched` looks for.
+
+    Raises DataError where the system does not say, or does not let this user look for files in the folder.
+    """
+    try:
+        if path.is_dir():
+            os.stat(f"{path}/.")
+        return path.exists() or is_pattern(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be looked at ({error.strerror})") from error
 
 
 def is_pattern(path: Path) -> bool:

@@ -95,7 +95,7 @@ def holds_shards(folder: Path, suffixes: tuple[str, ...] = TAR_SUFFIXES) -> bool
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
-                if is_image(entry.name) or entry.is_dir():
+                if is_image(entry.name) or files.holds(entry.is_dir):
                     return False
                 shards |= entry.name.lower().endswith(suffixes)
     except OSError as error:

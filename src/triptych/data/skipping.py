@@ -21,6 +21,7 @@ from triptych.core.errors import DataError
 from triptych.core.files import explain, write_text
 from triptych.core.reading import parsed_json, read_regular, user_path
 from triptych.core.rng import permutation
+from triptych.core.wording import counted
 from triptych.data.config import DataConfig
 from triptych.data.images import ImageSet, Loaded
 from triptych.data.stored import BadImage
@@ -109,7 +110,7 @@ class LeftOut:
         if not self._listed_in:
             return ()
         absent = sorted(self._keys - self._found)
-        lines = [f"data.skip {self._listed_in}: {len(self._found):,} images are left out"]
+        lines = [f"data.skip {self._listed_in}: {counted(len(self._found), 'image is', 'images are')} left out"]
         if absent:
             more = f" and {len(absent) - _NAMED:,} more" if len(absent) > _NAMED else ""
             lines.append(f"data.skip {self._listed_in}: not in the source: {', '.join(absent[:_NAMED])}{more}")

@@ -15,6 +15,7 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.core.memory import in_bytes
 from triptych.core.reading import user_path
 from triptych.core.remote import identity_of
+from triptych.core.wording import counted
 from triptych.data import arrays
 from triptych.data.archives import open_tar, open_zip
 from triptych.data.arrays import Arrays
@@ -108,8 +109,8 @@ def _unlearned(config: DataConfig, data: Data) -> tuple[str, ...]:
         return ()
     some = ", ".join(names[k] for k in absent[:_SHOWN]) + (f" and {len(absent) - _SHOWN:,} more" if len(absent) > _SHOWN else "")
     have, are = ("has", "is") if len(absent) == 1 else ("have", "are")
-    counted = f"{len(absent):,} of {len(names):,} classes {have} no image to train on ({some}) and {are} not learned"
-    return (f"warning: {config.path or config.source}: {counted}",)
+    told = f"{len(absent):,} of {len(names):,} classes {have} no image to train on ({some}) and {are} not learned"
+    return (f"warning: {config.path or config.source}: {told}",)
 
 
 def _opened(config: DataConfig, left_out: LeftOut) -> Data:
@@ -231,7 +232,7 @@ def _several(path: Path, files: list[Path]) -> Source:
         return "tar"
     if all_are((SUFFIX,)):
         return "parquet"
-    others = f"{files[0].name} and {len(files) - 1:,} others"
+    others = f"{files[0].name} and {counted(len(files) - 1, 'other')}"
     raise DataError(f"{path}: stands for {others}, which are not all tars, nor all {SUFFIX}; give a folder")
 
 
@@ -363,8 +364,9 @@ def _from_files(config: DataConfig, files: Files, empty: list[str], left_out: Le
 
     spec = _spec(config, channels, None if classes is None else classes.names)
     by = LABELS_FILE if files.tables else "the files beside the images" if files.labelled else "the source itself"
-    own = (f"{place}: {len(classes.names):,} classes by {by}",) if classes is not None and classes.numbered else ()
-    own += (f"{place}: {len(classes.names):,} classes by {config.label_file}",) if classes is not None and config.label_file else ()
+    several = "" if classes is None else counted(len(classes.names), "class", "classes")
+    own = (f"{place}: {several} by {by}",) if classes is not None and classes.numbered else ()
+    own += (f"{place}: {several} by {config.label_file}",) if classes is not None and config.label_file else ()
     notes = (*files.notes, *own, *pairs_warning(names, place), *filter(None, [paths.warning]))
     return Data(images(training), images(validation) if len(validation) else None, spec, notes, files.objects)
 

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from triptych.core.errors import ConfigError, DataError
+from triptych.core.wording import counted
 from triptych.data.arrays import Arrays
 from triptych.data.clip_files import by_list, by_place, clips_of
 from triptych.data.clips import ClipDataConfig
@@ -379,7 +380,7 @@ def _too_short(config: ClipDataConfig, place: Path, counts: Mapping[str, int], s
     first, most = (frames + config.references for frames in (config.length.first, config.length.most))
 
     def complaint(fault: str, name: str, wanted: str) -> Complaint:
-        frames = f"{counts[name]} frame{'' if counts[name] == 1 else 's'}"
+        frames = counted(counts[name], "frame")
         return Complaint(fault, None, f"{(place / name).as_posix()}: {frames}, fewer than the {wanted}{config.beside}")
 
     wanted = f"{config.length.first} of data.length.first"

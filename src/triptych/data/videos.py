@@ -22,6 +22,7 @@ import numpy as np
 
 from triptych.core.errors import DataError, one_line
 from triptych.core.reading import open_regular
+from triptych.core.wording import counted
 from triptych.data.decode import MOST_PIXELS
 from triptych.data.files import Files, Folder, ending, inside, open_folder, walked
 
@@ -147,7 +148,7 @@ class Video:
             if not packet.size:
                 continue  # the end
             if packet.is_corrupt:
-                raise _Damaged(f"cut short or damaged after {len(times)} frames")
+                raise _Damaged(f"cut short or damaged after {counted(len(times), 'frame')}")
             if packet.pts is None:
                 raise _Damaged("its frames have no times; write it as mp4 (ffmpeg -i FILE -c copy FILE.mp4)", advice="")
             if packet.is_keyframe:
