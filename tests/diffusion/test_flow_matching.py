@@ -101,7 +101,20 @@ def test_the_loss_by_hand(path: PathName, form: Form) -> None:
         weight = curve.s**2 if form == "score" else 1
         expected = (weight * (said - target) ** 2).mean((1, 2, 3))
     torch.testing.assert_close(terms.loss, expected, rtol=1e-9, atol=1e-12)
-    assert terms.group is not None and torch.equal(terms.group, (4 * t.flatten()).long())
+    assert terms.group is not None and torch.equal(terms.group, (4 * (1 - t.flatten())).long())
+
+
+@every_path
+def test_the_quarters_of_the_log_begin_with_the_least_noise(path: PathName) -> None:
+    """As those of all other diffusion models do, and as the report of a run says."""
+    with in_float64():
+        model = known(path)
+        group = model.loss(model.phases[0], batch(64), rng(64)).group
+        point = PATHS[path].at(model.config.drawn_times(rng(64)).flatten())
+    assert group is not None and set(group.tolist()) == {0, 1, 2, 3}
+    levels = torch.as_tensor(point.s / point.alpha)
+    for quarter in range(3):
+        assert levels[group == quarter].max() < levels[group == quarter + 1].min()
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from triptych.core.errors import ConfigError, DataError
+from triptych.core.wording import counted
 from triptych.evaluation import neighbours
 from triptych.evaluation.neighbours import Cover
 from triptych.evaluation.set_metric import SET_METRICS, FeatureSet, Figure, SetMetricConfig
@@ -207,7 +208,8 @@ def test_what_cannot_be_compared() -> None:
             with pytest.raises(DataError, match="^3 images, and each needs 3 others: give at least 4$"):
                 measured(name, made[:3], reference)
         else:
-            with pytest.raises(DataError, match=f"^{wrong} images, and each needs {wrong} others: give at least {wrong + 1}$"):
+            said = f"{counted(wrong, 'image')}, and each needs {counted(wrong, 'other')}"
+            with pytest.raises(DataError, match=f"^{said}: give at least {wrong + 1}$"):
                 measured(name, made, reference[:wrong])
     with pytest.raises(DataError, match="^5 features against 6 of the reference"):
         measured("precision", made[:, :5], reference)

@@ -59,7 +59,7 @@ class LossTerms:
     logged: Mapping[str, Tensor] = field(default_factory=dict)
     "Detached terms for the log, each of shape (b,)."
     group: Tensor | None = None
-    'Integers 0..3 of shape (b,): every logged term is also logged by group, as "name_q0" to "name_q3".'
+    'Integers 0..3 of shape (b,), 0 for the least noise: every logged term is also logged by group, as "name_q0" to "name_q3".'
     observed: Mapping[str, Tensor] = field(default_factory=dict)
     "Detached tensors of shape (b,) that `observe` gets; gathered from all processes only where there are any."
     carried: Mapping[str, Tensor] = field(default_factory=dict)

@@ -82,7 +82,7 @@ class SongUNetConfig(EDMNetworkConfig):
     num_blocks: int = 4
     "Residual blocks of each level (one more in the decoder)."
     attention_resolutions: tuple[int, ...] = (16,)
-    "Image sizes, in pixels, of the levels with attention: in all their blocks of the encoder, and in the last one of the decoder."
+    "Image sizes, in pixels, of levels with attention: all blocks of the encoder, the last of the decoder (whose first always has it)."
     num_heads: int = 1
     "Attention heads."
     dropout: float = 0.1

@@ -100,7 +100,7 @@ class FlowMatching(ContinuousModel):
         output = self.said(point.noised(x0, noise), t.flatten(), self.told(batch, rng), rng)
         error = point.s * output + noise if form == "score" else output - point.said(x0, noise, form)
         loss = error.square().mean(dim=(1, 2, 3))
-        group = (NUM_GROUPS * t.detach().flatten()).long().clamp(max=NUM_GROUPS - 1)
+        group = (NUM_GROUPS * (1 - t.detach().flatten())).long().clamp(max=NUM_GROUPS - 1)  # the least noise first
         return LossTerms(loss=loss, logged={"loss": loss.detach()}, group=group)
 
     def said(self, x_t: Float[Tensor, "b c h w"], t: Float[Tensor, " b"], labels: Tensor | None, rng: Rng | None = None) -> Tensor:

@@ -12,7 +12,10 @@ ScheduleName = Literal["linear", "cosine"]
 
 
 def linear_betas(steps: int) -> np.ndarray:
-    """From 1e-4 to 0.02 at 1000 steps, scaled so that other counts add the same noise (Ho et al. 2020): float64 (steps,)."""
+    """From 1e-4 to 0.02 at 1000 steps, scaled so that other counts add the same noise (Ho et al. 2020): float64 (steps,).
+
+    Raises ConfigError for fewer than 21 steps, the last of which would add noise alone.
+    """
     scale = 1000 / steps
     if 0.02 * scale >= 1:
         raise ConfigError("steps", f"got {steps}, expected at least 21 with the linear schedule: its last beta would be {0.02 * scale:.3g}")

@@ -32,7 +32,7 @@ class ClipMetricConfig(Config):
     raft: RaftConfig = RaftConfig()
     "RAFT, with the file of its weights."
     i3d: str | None = None
-    "fvd: file of an I3D network, TorchScript, that is called as i3d_torchscript.pt of StyleGAN-V."
+    "fvd, which needs it: file of an I3D network, TorchScript, that is called as i3d_torchscript.pt of StyleGAN-V. None: none."
     run_i3d_code: bool = False
     "fvd: that file is a program, which may do anything that you may; it is opened only where you say so here."
 

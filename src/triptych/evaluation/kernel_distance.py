@@ -75,7 +75,10 @@ def subsets(count: int, size: int, number: int, *, seed: int, side: int) -> list
 
 
 def kernel_distances(made: np.ndarray, reference: np.ndarray, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> list[SubsetDistance]:
-    """That of each pair of subsets, given by the numbers of their images in the two sets."""
+    """That of each pair of subsets, given by the numbers of their images in the two sets.
+
+    Raises DataError where the two have different numbers of features.
+    """
     if made.shape[1] != reference.shape[1]:
         raise DataError(f"{made.shape[1]} features against {reference.shape[1]} of the reference: they are of different networks")
     return [subset_distance(made[own].astype(np.float64), reference[other].astype(np.float64)) for own, other in pairs]
@@ -87,6 +90,7 @@ def kid(made: FeatureSet, reference: FeatureSet | None, settings: SetMetricConfi
     Its error is that of other made sets as large against this very reference: by the influence of each image, measured within the
     subsets, and that of choosing subsets of the reference where not all of it is used. Details: subsets and subset_size; disjoint, how
     many of the subsets share no image; subset_std, the spread over the subsets, which many papers print as if it were an error.
+    Raises DataError where a set has a single image.
     """
     assert reference is not None
     own, other = made.array("features"), reference.array("features")

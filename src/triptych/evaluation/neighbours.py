@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from triptych.core.errors import DataError
+from triptych.core.wording import counted
 
 _STRIP = 1 << 24  # distances of a strip: 128 MB
 _COLUMNS = 4096
@@ -177,7 +178,7 @@ def _strips(rows: int, columns: int) -> list[tuple[int, int]]:
 def require_others(count: int, k: int) -> None:
     """DataError where there are too few images for each to have k others."""
     if count <= k:
-        raise DataError(f"{count} images, and each needs {k} others", advice=f"give at least {k + 1}")
+        raise DataError(f"{counted(count, 'image')}, and each needs {counted(k, 'other')}", advice=f"give at least {k + 1}")
 
 
 def radii(points: Points, k: int) -> np.ndarray:

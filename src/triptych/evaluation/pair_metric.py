@@ -38,9 +38,9 @@ class PairMetricConfig(Config):
     lpips_weights: str | None = None
     "File of its weights, as torchvision has them; None: the one in the cache."
     num_classes: int | None = None
-    "mean-iou, pixel-accuracy: the number of classes of the label maps."
+    "mean-iou, pixel-accuracy: the number of classes of the label maps; None: that of the run's own maps."
     ignore_index: int | None = None
-    "mean-iou, pixel-accuracy: the number in a label map for pixels that do not count."
+    "mean-iou, pixel-accuracy: the number in a label map for pixels that do not count; None: as in the run's own maps."
 
     def validate(self) -> None:
         self.require(self.num_classes is None or 1 <= self.num_classes <= _MOST_CLASSES, "num_classes", f"1 to {_MOST_CLASSES:,}")

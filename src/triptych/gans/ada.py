@@ -33,7 +33,7 @@ class ADAConfig(Config):
     p: float | Ramp = 0.0
     "How often changes happen, from 0 to 1; where a target is given, at the beginning. 0 without a target: never."
     target: float | None = None
-    "Move p until the signs of the discriminator's scores of real images have this mean (0.6 in the paper). Not given: p is as given."
+    "Move p until the signs of the discriminator's scores of real images have this mean (0.6 in the paper). None: p is as given."
     every: int = 4
     "Move p in every so many iterations, by the mean sign since then."
     images: int = 500_000

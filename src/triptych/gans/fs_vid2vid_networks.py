@@ -311,7 +311,7 @@ class FewShotGenerator(nn.Module):
         past_label: Float[Tensor, "b n h w"] | None = None,
         past_image: Float[Tensor, "b c h w"] | None = None,
     ) -> FewShotFrame:
-        """The frame of a label map that looks like the references, after the frame before it."""
+        """The frame of a label map, in [-1, 1], that looks like its k references, after the frame before it where there is one."""
         config = self.config
         if (past_label is None) != (past_image is None):
             raise ValueError("the frame before comes with its label map")

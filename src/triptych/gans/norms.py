@@ -118,7 +118,10 @@ NO_NORM = Norm()
 
 
 def build_norm(norm: AnyNorm, channels: int, *, dims: int = 2) -> nn.Module | None:
-    """The norm of `channels` channels; None where there is none. `dims`: 2 for (b, c, h, w), 0 for (b, c)."""
+    """The norm of `channels` channels; None where there is none. `dims`: 2 for (b, c, h, w), 0 for (b, c).
+
+    Raises ConfigError where a group norm has channels that are not a multiple of its groups.
+    """
     if isinstance(norm, AdaptiveNorm):
         return AdaptiveNormLayer(norm, channels, dims=dims)
     if isinstance(norm, SpatialNorm):

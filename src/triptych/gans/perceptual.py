@@ -34,7 +34,7 @@ class PerceptualConfig(Config):
     network: NetworkName = "vgg19"
     "The network, trained to classify ImageNet."
     weights: str | None = None
-    "File of its weights (.pth or .safetensors), with the names of torchvision; read when training starts."
+    "File of its weights (.pth or .safetensors), with the names of torchvision; a training needs it, and nothing else. None: none."
     preprocessing: Preprocessing | None = None
     "What the weights expect. imagenet: RGB less mean, by deviation; caffe: BGR 0..255 less mean; symmetric: RGB -1..1. None: as usual."
     layers: tuple[str, ...] | None = None

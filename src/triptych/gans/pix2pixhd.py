@@ -60,7 +60,7 @@ class Pix2PixHDGeneratorConfig(GeneratorConfig):
     weight_norm: WeightNorm = "spectral"
     "Norm of the weights of all layers but the last."
     encoder: FeatureEncoderConfig | None = None
-    "The feature encoder, where there is one."
+    "The feature encoder. None: there is none."
 
     def validate(self) -> None:
         self.require(self.num_filters >= 1, "num_filters", "a positive whole number")

@@ -44,7 +44,7 @@ class RaftConfig(Config):
     network: RaftName = "raft_large"
     "The network: raft_large, 5.3M parameters, or raft_small, 1.0M."
     weights: str | None = None
-    "File of its weights (.pth or .safetensors), with the names of torchvision."
+    "File of its weights (.pth or .safetensors), with the names of torchvision. None: RAFT is not used."
 
 
 @dataclass(frozen=True)

@@ -74,15 +74,18 @@ def _all_changed(images: Tensor, which: Tensor, change: Callable[[Tensor, Tensor
 
 
 def scaling(across: Tensor, down: Tensor) -> Float[Tensor, "b 3 3"]:
+    """The matrices that multiply (x, y, 1) by these factors (b,)."""
     return torch.diag_embed(torch.stack((across, down, torch.ones_like(across)), 1))
 
 
 def turning(angle: Tensor) -> Float[Tensor, "b 3 3"]:
+    """Those that turn it from x, to the right, towards y, down, by angles (b,) in radians."""
     cosine, sine, zero, one = angle.cos(), angle.sin(), torch.zeros_like(angle), torch.ones_like(angle)
     return torch.stack((cosine, -sine, zero, sine, cosine, zero, zero, zero, one), 1).view(-1, 3, 3)
 
 
 def moving(by: Float[Tensor, "b 2"]) -> Float[Tensor, "b 3 3"]:
+    """Those that add this to (x, y)."""
     matrix = torch.eye(3, dtype=by.dtype, device=by.device).repeat(len(by), 1, 1)
     matrix[:, :2, 2] = by
     return matrix
