@@ -12,6 +12,7 @@ import pytest
 
 from tests.contract.shrink import BATCH, shrunk
 from tests.runs.glow import folder, moved_run, pixels
+from triptych.cli.evaluate import table
 from triptych.cli.main import main
 from triptych.data.config import DataConfig
 from triptych.evaluation.bits_per_dim import BitsPerDimConfig
@@ -73,6 +74,13 @@ def test_by_default_the_images_of_the_run(fake: FakeRuns, capsys: pytest.Capture
         "by ema-0.999 at 50048 images seen; written to runs/toy/evaluations/a.json",
     ]
     assert printed.err == ""
+
+
+def test_a_single_image_is_called_so() -> None:
+    for images, available, said in ((1, 1, "on 1 image (split"), (1, 2_000, "on 1 of 2,000 images (split"), (3, 3, "on 3 images (split")):
+        document = DOCUMENT | {"images": images, "data": {"split": "validation", "available": available}}
+        figures: dict[str, dict[str, float | None]] = {"bits-per-dim": {"bits_per_dim": 2.5, "standard_error": None}}
+        assert table(Evaluation(figures, {}, document, Path("a.json"))).splitlines()[-2].startswith(said)
 
 
 def test_every_option(fake: FakeRuns) -> None:

@@ -20,7 +20,7 @@ from triptych.cli.launch import plain_name
 from triptych.cli.launch_slurm import seconds_of
 from triptych.cli.main import main
 from triptych.cli.train import base_and_settings, configure
-from triptych.core.errors import ConfigError
+from triptych.core.errors import ConfigError, UserError
 from triptych.runs.slurm import STOPPED
 
 EXPECTED = """\
@@ -108,7 +108,7 @@ def test_words_that_a_shell_would_split(tmp_path: Path, monkeypatch: pytest.Monk
     assert subprocess.run(["bash", "-n", "run.sbatch"], check=False).returncode == 0
 
 
-@pytest.mark.parametrize(("run", "name"), [("-fast run", "fast-run"), ("数字", "run"), ("v1.5_a", "v1.5_a")])
+@pytest.mark.parametrize(("run", "name"), [("-fast run", "fast-run"), (".hidden", "hidden"), ("数字", "run"), ("v1.5_a", "v1.5_a")])
 def test_the_name_of_a_job_is_no_option(run: str, name: str, tmp_path: Path) -> None:
     assert plain_name(tmp_path / run) == name
 
@@ -452,3 +452,30 @@ def test_a_file_that_is_there_is_kept(capsys: pytest.CaptureFixture[str]) -> Non
     assert "--out: run.sbatch is there, and triptych launch did not write it" in capsys.readouterr().err
     assert main(["launch", "slurm", "adm-digits", "--run", "other", "--out", "run.sbatch"]) == 2 and not Path("other").exists()
     assert Path("run.sbatch").read_text() == "precious\n"
+
+
+def test_processes_go_before_gpus() -> None:
+    """A machine may have more processes than GPUs, or less."""
+    assert [launch.LaunchOptions(gpus=4, processes=processes).of_each_node for processes in (None, 2, 8)] == [4, 2, 8]
+    with pytest.raises(ConfigError, match="^notice: got 0, expected at least 1"):
+        launch.LaunchOptions(notice=0)
+
+
+def test_a_batch_has_an_image_for_each_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And a run in folders that are not there yet gets them."""
+    batch = ["--data.source", "digits", "--train.batch-size", "8", "--gpus", "2", "--run", "deep/er/run"]
+    assert main(["launch", "slurm", "adm-digits", *batch, "--nodes", "5"]) == 2
+    assert "--train.batch-size: got 8, expected at least one image for each of 10 processes (--nodes 5)" in capsys.readouterr().err
+    assert not (tmp_path / "deep").exists()
+    assert main(["launch", "slurm", "adm-digits", *batch, "--nodes", "4"]) == 0
+    assert (tmp_path / "deep/er/run").is_dir() and (tmp_path / "deep/er/run.sbatch").is_file()
+
+
+@pytest.mark.parametrize(("script", "said"), [("echo out; echo why >&2; exit 1", "why"), ("echo out; exit 3", "out")])
+def test_why_a_job_is_not_taken_is_on_either_stream(script: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = tmp_path / "sbatch"
+    command.write_text(f"#!/bin/sh\n{script}\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(UserError, match=f"^sbatch did not take a.sbatch: {said}$"):
+        launch.submitted(["sbatch", "a.sbatch"])

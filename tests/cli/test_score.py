@@ -252,6 +252,9 @@ def test_help_has_the_settings_of_the_sampler(run: str, capsys: pytest.CaptureFi
         ("--metrics kid --sweep steps=2", "--sweep: got 'steps=2', expected a setting with two or more values"),
         ("--metrics kid --sweep steps=2,2", "--sweep: got 'steps=2,2', expected"),
         ("--metrics kid --sweep out=a.json,b.json", "--sweep: got 'out=a.json,b.json', but --out is one for all values"),
+        ("--metrics kid --sweep metrics=kid,is", "--sweep: got 'metrics=kid,is', but --metrics is one for all values"),
+        ("--metrics kid --sweep keep_samples=a,b", "--sweep: got 'keep_samples=a,b', but --keep-samples is one for all values"),
+        ("--metrics kid --sweep clip=True,False --no-clip", "--sweep: got 'clip=True,False' beside --clip; leave one of them out"),
         ("--metrics kid --sweep step=2,3", '--step: unknown setting; did you mean "--steps"?'),
         ("--metrics kid --sweep steps=2,x", "--steps: got 'x', expected"),
         ("--metrics kid --sweep steps=2,3 --sweep seed=1,2", "--sweep: got 2 of them, but one setting is swept at a time"),
@@ -269,6 +272,18 @@ def test_mistakes(arguments: str, line: str, run: str, capsys: pytest.CaptureFix
     assert capsys.readouterr().err.startswith(f"triptych: error: {line}")
 
 
+def test_the_file_of_a_sweep_is_looked_at_before_anything_is_measured(
+    run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "mine.json"
+    out.write_text('{"mine": 1}')
+    monkeypatch.setattr("triptych.cli.score.measure", lambda *given: pytest.fail("it was measured"))
+    capsys.readouterr()
+    assert main(["evaluate", run, "--metrics", "kid", "--features", "random", "--sweep", "steps=2,3", "--out", str(out)]) == 2
+    assert f"cannot write {out}: it is there, and no such command made it" in capsys.readouterr().err
+    assert out.read_text() == '{"mine": 1}'
+
+
 @pytest.mark.parametrize(
     ("value", "error", "text"),
     [
@@ -276,6 +291,8 @@ def test_mistakes(arguments: str, line: str, run: str, capsys: pytest.CaptureFix
         (0.00123456, 0.0000321, "0.001235 ± 0.000032"),
         (0.5, None, "0.5000"),
         (1.0, 0.0, "1.0000 ± 0.0000"),
+        (1.0, 2e-7, "1.00000000 ± 0.00000020"),
+        (1.0, 2e-12, "1.000000000 ± 0.000000000"),
     ],
 )
 def test_a_figure_has_two_digits_of_its_error(value: float, error: float | None, text: str) -> None:

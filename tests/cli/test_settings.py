@@ -8,7 +8,7 @@ import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import tyro
@@ -16,6 +16,7 @@ import tyro
 from triptych import cli
 from triptych.cli.data import configure as configure_stats
 from triptych.cli.data import configure_encode
+from triptych.cli.data_doctor import DoctorOptions
 from triptych.cli.main import main
 from triptych.cli.sample import SampleOptions
 from triptych.cli.score import ScoreOptions
@@ -23,11 +24,15 @@ from triptych.cli.settings import field_docs, flags_of, parse, read_config_file
 from triptych.cli.synonyms import _SYNONYMS
 from triptych.cli.train import TrainOptions
 from triptych.cli.translate import TranslateOptions
-from triptych.core.config import Config, config
+from triptych.core.config import Config, config, field_types
 from triptych.core.errors import ConfigError
 from triptych.core.ramp import Ramp
 from triptych.diffusion.model import SamplingConfig
-from triptych.engine.config import AverageConfig, TrainConfig
+from triptych.engine.config import AverageConfig, PhaseOptimConfig, TrainConfig
+from triptych.evaluation.bits_per_dim import BitsPerDimConfig
+from triptych.evaluation.clip_metric import ClipMetricConfig
+from triptych.evaluation.feature_set import SetMetricConfig
+from triptych.evaluation.pair_metric import PairMetricConfig
 from triptych.recipes.catalogue import load_recipe, recipes
 
 from .conftest import ToyNetwork, toy_recipe
@@ -282,6 +287,12 @@ def test_help_shows_every_flag_with_the_docstring_of_its_field(capsys: pytest.Ca
     assert toy_recipe().train.ema_lengths == () and "do not concern them. (default: None)" in shown and "(default: )" not in shown
 
 
+def test_what_is_required_is_shown_without_a_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "stats", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "mu_s and sigma_s too. (no default)" in shown and "that in the cache. (default: None)" in shown
+
+
 def test_the_lines_of_a_recipes_description_are_lines_of_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "vid2vid-maps64", "--help"]) == 0
     shown = capsys.readouterr().out
@@ -323,7 +334,8 @@ def test_settings_files_have_large_numbers_and_empty_lists(tmp_path: Path) -> No
 
 
 def test_lists_of_sections_are_for_files_alone(tmp_path: Path) -> None:
-    (tmp_path / "a.toml").write_text("[[train.averages]]\nhalf_life = 5e5\n[[train.averages]]\nhalf_life = {start=0, end=8, images=20}\n")
+    first = '[[train.averages]]\nhalf_life = 5e5\nramp_up = "None"\n'
+    (tmp_path / "a.toml").write_text(f"{first}[[train.averages]]\nhalf_life = {{start=0, end=8, images=20}}\n")
     settings = toy_recipe().updated(read_config_file(tmp_path / "a.toml"))
     assert settings.train.averages == (AverageConfig(half_life=500_000), AverageConfig(half_life=Ramp(start=0, end=8, images=20)))
     assert "train.averages" not in {flag.setting for flag in flags_of(settings)}
@@ -405,3 +417,32 @@ def test_the_help_of_an_option_without_a_default_says_what_happens_without_it() 
                 found += 1
                 assert re.search(r"\bNone\b|^Required\b", docs[field.name]), f"{cls.__name__}.{field.name}: {docs[field.name]}"
     assert found > 100
+
+
+def sections(config: Config) -> Iterator[type[Config]]:
+    """The classes of its sections, of those that it may have too."""
+    waiting: list[Any] = [type(config)]
+    for field, annotation in field_types(type(config)).items():
+        value = getattr(config, field)
+        waiting += [type(each) for each in (value if isinstance(value, tuple) else [value])] + [annotation]
+        if isinstance(value, Config):
+            yield from sections(value)
+    while waiting:
+        found = waiting.pop()
+        waiting += get_args(found)
+        if isinstance(found, type) and issubclass(found, Config):
+            yield found
+
+
+def test_the_help_of_a_setting_that_may_be_none_says_what_that_means() -> None:
+    """Of the settings of all recipes and metrics; those of a phase's optimizer are told together, by their class."""
+    measuring = (ClipMetricConfig(), PairMetricConfig(), SetMetricConfig(), BitsPerDimConfig(), DoctorOptions())
+    classes = {cls for each in (*map(load_recipe, recipes()), *measuring) for cls in sections(each)}
+    found = 0
+    for cls in classes - {PhaseOptimConfig}:
+        docs = field_docs(cls)
+        for field, annotation in field_types(cls).items():
+            if type(None) in get_args(annotation):
+                found += 1
+                assert re.search(r"\bNone\b", docs[field]), f"{cls.__name__}.{field}: {docs[field]}"
+    assert found > 100 and "None: as in the rest of the section." in str(PhaseOptimConfig.__doc__)

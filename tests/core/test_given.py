@@ -35,6 +35,11 @@ def test_other_mistakes() -> None:
         (lambda: whole_numbers([0, 1, 2], "between", count=2), "between: got 3 numbers, expected 2 whole numbers"),
         (lambda: given_path(None, "out"), "out: got None, expected a path"),
         (lambda: given_path("", "out"), "out: got '', expected a path"),
+        (lambda: given_path(" \t", "out"), "out: got ' \\t', expected a path"),
+        (lambda: given_path(Path(" "), "out"), "out: got PosixPath(' '), expected a path"),
+        (lambda: whole_numbers([0], "between", count=2), "between: got 1 number, expected 2 whole numbers"),
+        (lambda: whole_number(-(10**5000), "seed", least=0), "seed: got something of type int that is too long to show, expected a whole"),
+        (lambda: whole_number([10**5000], "seed"), "seed: got something of type list that is too long to show, expected a whole number"),
         (lambda: optional_path(1, "out"), "out: got 1, expected a path"),
         (lambda: given_path(np.zeros(999), "out"), "..., expected a path"),
     ):

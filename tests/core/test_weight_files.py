@@ -107,7 +107,7 @@ def test_content_of_another_kind(tmp_path: Path) -> None:
         ([1, 2], "FILE holds a list, expected tensors by name (a state dict)"),
         (torch.ones(2), "FILE holds a Tensor, expected tensors by name (a state dict)"),
         ({}, "FILE is empty, expected tensors by name (a state dict)"),
-        ({"step": 3}, "FILE holds a int under 'step', expected tensors by name"),
+        ({"step": 3}, "FILE holds an int under 'step', expected tensors by name"),
         (
             {"model": WEIGHTS},
             "FILE holds a dict under 'model', expected tensors by name (a state dict inside another dictionary: save that one alone)",

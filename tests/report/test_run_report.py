@@ -500,7 +500,12 @@ def test_latents_and_clips_are_called_so(tmp_path: Path) -> None:
             {"image_size": 32, "channels": 4, "latents": {"image_size": 256}},
             "latents of 32 x 32 and 4 channels, of images of 256 x 256 pixels",
         ),
+        (
+            {"image_size": 4, "width": 8, "channels": 1, "num_classes": 1, "latents": {"image_size": 32, "width": 64}},
+            "latents of 4 x 8 and 1 channel, of images of 32 x 64 pixels, 1 class",
+        ),
         ({"image_size": 64, "channels": 3, "clip_length": {"first": 4, "most": 16}}, "64 x 64 pixels, RGB, clips of up to 16 frames"),
+        ({"image_size": 8, "channels": 5, "clip_length": {"most": 1}}, "8 x 8 pixels, 5 channels, clips of up to 1 frame, no"),
     ):
         (run / "config.json").write_text(json.dumps(document | {"spec": spec}))
         assert facts_of(run).images.startswith(said)
@@ -522,7 +527,7 @@ def test_figures_measured_in_training_have_curves(tmp_path: Path) -> None:
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = made_run(tmp_path / "a")
     assert main(["report", str(run)]) == 0
-    assert capsys.readouterr().out == f"report: {run}/report.html\n"
+    assert capsys.readouterr().out == f"report: {run}/report.html (open it in a browser)\n"
     assert main(["report", str(run), "--out", str(tmp_path / "x.html")]) == 0
     assert (tmp_path / "x.html").exists()
     capsys.readouterr()

@@ -76,7 +76,7 @@ def test_images_in_an_archive(tmp_path: Path) -> None:
         ("f,a\n1.png,1\n2.png,0\n", "a.csv: has no row for {}/images/3.png"),
         ("f,a\n1.png,1\n2.png,0\n3.jpg,1\n", "a.csv: has no row for {}/images/3.png; it has one for 3.jpg"),
         ("f,a\n1.png,1\n2.png,0\n2.png,1\n", "a.csv, line 4: has a second row for {}/images/2.png"),
-        ("f,a,b\n1.png,1\n", "a.csv, line 2: 1.png has 1 values, expected 2"),
+        ("f,a,b\n1.png,1\n", "a.csv, line 2: 1.png has 1 value, expected 2"),
         ("2\na b\n1.png 1 1 1\n", "a.csv, line 3: 1.png has 3 values, expected 2"),
         ("f,a\n1.png,yes\n", "a.csv, line 2: a of 1.png is 'yes', expected 1 or 0, or 1 or -1"),
         ("f,a\n1.png,\n", "a.csv, line 2: a of 1.png is '', expected 1 or 0, or 1 or -1"),

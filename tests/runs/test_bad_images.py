@@ -156,7 +156,7 @@ def test_a_list_of_the_same_images_may_lie_elsewhere_and_no_other_takes_its_plac
         write_skip(place, dict.fromkeys(names, ""))
     same, other = (config(photos, skip=str(tmp_path / name)) for name in ("same.json", "other.json"))
     assert beginning._with_own_list(earlier, same, directory) == (earlier, [])
-    with pytest.raises(ConfigError, match=r"it is not the list of this run: 0 of its images are not in .*, and 1 are missing"):
+    with pytest.raises(ConfigError, match=r"it is not the list of this run: 0 of its images are not in .*, and 1 is missing"):
         beginning._with_own_list(earlier, other, directory)
 
 

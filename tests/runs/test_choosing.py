@@ -108,8 +108,24 @@ def test_pairs_are_seen_with_their_classes(tmp_path):
 def test_pixels_of_no_class_are_no_class(tmp_path):
     pairs(tmp_path, top=3)
     write(tmp_path / "labels/0.png", as_map(np.full((24, 32), 255)))
+    found = look(tmp_path)
+    assert found.count == 3 and found.pairs is not None and found.pairs.num_classes == (4,) and found.pairs.dont_care
+    for k in (1, 2):
+        write(tmp_path / f"labels/{k}.png", as_map(np.full((24, 32), 255)))
+    assert look(tmp_path).pairs == Pairs("images", (), (), False, ("labels",)), "white pictures are no maps"
+
+
+@pytest.mark.parametrize(("numbers", "maps"), [(64, ("labels",)), (65, ())])
+def test_a_map_has_at_most_sixty_four_numbers(tmp_path, numbers, maps):
+    pairs(tmp_path, top=numbers - 1)
     found = look(tmp_path).pairs
-    assert found is not None and found.num_classes == (4,) and found.dont_care
+    assert found is not None and (found.maps, found.num_classes) == (maps, (64,) * len(maps))
+
+
+def test_a_folder_and_one_that_is_held_out_are_no_pairs(tmp_path):
+    for name in ("photos", "val"):
+        write_folder(tmp_path / name, ["0.png", "1.png"], size=(80, 64))
+    assert look(tmp_path).pairs is None
 
 
 def test_two_folders_of_photos_of_the_same_names_are_pairs(tmp_path):
@@ -151,6 +167,9 @@ def test_an_array_is_seen_as_it_is(tmp_path):
     np.savez(tmp_path / "a.npz", arr_0=np.zeros((6, 20, 20, 1), np.uint8), arr_1=np.arange(6) % 3)
     seen = look(tmp_path / "a.npz")
     assert (seen.count, seen.sides, seen.shape, seen.channels, seen.classes) == (6, (20, 20, 20), (20, 20), 1, 3)
+    np.savez(tmp_path / "b.npz", arr_0=np.zeros((6, 12, 10, 3), np.uint8))
+    small = look(tmp_path / "b.npz")
+    assert (small.count, small.sides, small.shape, small.channels) == (6, (10, 10, 12), (10, 12), 3)
 
 
 @pytest.mark.parametrize("name", ["photos", "edges", "Labels", "depth_maps"])
@@ -292,6 +311,12 @@ def test_a_single_image_is_learned_without_evaluations(machine):
     assert train[1].best_by == "validation"
 
 
+@pytest.mark.parametrize(("side", "recipe"), [(32, "adm-mnist"), (33, "flow-small")])
+def test_small_are_grey_images_of_32_pixels_at_most(side, recipe):
+    seen = dataclasses.replace(DIGITS, sides=(28, 28, side))
+    assert choosing._candidates(seen, "diffusion", on_cpu=True)[0].recipe == recipe
+
+
 def test_the_large_recipe_for_pairs_is_for_gpus(machine):
     assert [one.recipe for one in choosing._candidates(STREETS, "gan", on_cpu=True)] == ["spade-camvid"] * 2
     assert choosing._candidates(STREETS, "gan", on_cpu=False)[0].recipe == "spade-coco256"
@@ -387,6 +412,42 @@ def test_a_few_small_images_do_not_choose_the_size(tmp_path, machine):
     assert chosen(look(tmp_path), family="diffusion").config.data.image_size == 32
 
 
+@pytest.mark.parametrize(
+    ("count", "classes", "said"),
+    [
+        (10, 2, "learned: 2 classes"),
+        (59, 3, "not learned: 3 classes are too many for 59 images"),
+        (60, 3, "learned: 3 classes"),
+        (60, 4, "not learned: 4 classes are too many"),
+        (60, 1, "not learned: 1 class is all that there is"),
+        (60, None, "none: the images have no classes"),
+    ],
+)
+def test_two_classes_are_learned_or_as_many_as_have_twenty_images(count, classes, said):
+    reasons: list[tuple[str, str]] = []
+    seen = dataclasses.replace(DIGITS, count=count, classes=classes)
+    settings = settings_for(seen, Candidate("edm-digits", None, 0, ""), reasons)
+    learned = said.startswith("learned")
+    assert dict(reasons)["labels"].startswith(said)
+    assert (settings["data"]["labels"], settings["model"]["class_conditional"]) == ("auto" if learned else "none", learned)
+
+
+@pytest.mark.parametrize(("shape", "width"), [((96, 96), 64), ((60, 96), 64), ((176, 96), 128), ((168, 96), 128), ((960, 96), 128)])
+def test_pairs_are_as_wide_as_they_are_high_to_twice_that(shape, width):
+    """In steps of 32, at a height of 64."""
+    data = choosing.data_settings(dataclasses.replace(STREETS, shape=shape), Candidate("spade-camvid", 64, 0, ""))["data"]
+    assert data["width"] == width
+
+
+def test_a_run_has_a_hundred_lines_of_metrics(machine):
+    """Or one after each step."""
+    machine(20.0)
+    for hours, few_steps in ((6.0, False), (0.01, True)):
+        config = chosen(PHOTOS, hours=hours, family="flow").config
+        steps = config.train.total_images // config.train.batch_size
+        assert (steps < 100) == few_steps and config.log.every == max(1, steps // 100) * config.train.batch_size
+
+
 def test_pairs_are_for_gans_alone(machine):
     machine(1.0)
     with pytest.raises(ConfigError, match="pairs are learned by GANs alone"):
@@ -434,7 +495,9 @@ def test_few_images_are_said_to_be_copied():
     assert "468 pairs" in line and "--init-from" in line
     assert not few(dataclasses.replace(PHOTOS, count=1_000), "stylegan2-digits")
     (line,) = few(dataclasses.replace(PHOTOS, count=500), "edm-photos64")
-    assert "Augmentation is on" in line
+    assert "Augmentation is on" in line and line.startswith("500 images are fewer than 1,000: ")
+    (line,) = few(dataclasses.replace(PHOTOS, count=1), "edm-photos64")
+    assert line.startswith("1 image is fewer than 1,000: ")
 
 
 def test_few_grey_images_are_not_called_enough():
@@ -457,8 +520,8 @@ def test_the_average_goes_with_the_number_of_steps(hours, rate, ema, machine):
 
 def test_an_average_that_starts_late_starts_within_the_first_tenth(machine):
     machine(1.0)
-    train = chosen(STREETS, hours=0.1).config.train
-    assert 0 < train.ema_start <= train.total_images / 10 < 1_200
+    train = chosen(STREETS, hours=0.5).config.train
+    assert 0 < train.ema_start == train.total_images // train.batch_size // 10 * train.batch_size < 1_200
     assert chosen(STREETS, hours=10.0).config.train.ema_start == 1_200
 
 
@@ -482,6 +545,14 @@ def test_what_does_not_fit_into_memory_is_cut(machine):
     whole = dataclasses.replace(tight, divisible=False)
     machine(1000.0, memory=whole)
     assert chosen(PHOTOS).config.train.batch_size == whole.largest
+
+
+@pytest.mark.parametrize(("most", "microbatch"), [(128, None), (127, 127)])
+def test_what_just_fits_is_not_cut(machine, most, microbatch):
+    machine(1000.0, memory=dataclasses.replace(MEMORY, per_image=0.0, most=most))
+    choice = chosen(PHOTOS, hours=1.0)
+    assert (choice.config.train.batch_size, choice.config.train.microbatch) == (128, microbatch)
+    assert ("microbatch" in dict(choice.reasons)) == (microbatch is not None)
 
 
 def test_what_a_plan_warns_of_is_said(machine, monkeypatch):

@@ -18,6 +18,7 @@ from tests.data.faces import CLASSES, corner, frame, lines, write_faces
 from tests.data.pictures import picture
 from triptych.core.batch import InputSpec
 from triptych.core.rng import Rng
+from triptych.core.translation import Example
 from triptych.data.clip_files import open_clip_files
 from triptych.data.cut import Cut
 from triptych.data.cut_out import CutOut
@@ -26,12 +27,13 @@ from triptych.data.videos import Video
 from triptych.engine.distributed import open_world
 from triptych.gans.clip_base import ClipTranslationConfig
 from triptych.runs import clip_videos
-from triptych.runs.clip_videos import Filmed, VideoSettings, in_videos
+from triptych.runs.clip_videos import Filmed, VideoSettings, in_videos, side_by_side, write_video
 from triptych.runs.first_frames import SingleImages, StillImages
 from triptych.runs.given.collection import Collection, open_collection
 from triptych.runs.given.cut_outs import cut_out
 from triptych.runs.given.sizes import squares
 from triptych.runs.image_folder import Folder
+from triptych.runs.translation_grid import pictured, rows
 from triptych.runs.video import Clips, frames_in_memory, make_missing_frames
 
 SIDE, EXTENT = 16, 8
@@ -220,3 +222,24 @@ def test_frames_of_a_video_are_read_one_by_one(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(clip_videos, "write_video", write)
     films(filmed({"a": [0, 1, 2]}, read), tmp_path / "out.mp4", VideoSettings(compare=True))
     assert read == [0, 1, 2] and written == [1, 2, 3]
+
+
+@pytest.mark.parametrize("rate", [30_000 / 1001, 24.0, 0.5])
+def test_the_rate_of_a_video_is_the_one_that_is_asked_for(tmp_path: Path, rate: float) -> None:
+    """That of American television too, which no small fraction comes near to."""
+    write_video(tmp_path / "a.mp4", [np.zeros((SIDE, SIDE, 3), np.uint8)] * 3, rate=rate)
+    assert Video(tmp_path / "a.mp4").rate == rate
+
+
+def test_pictures_of_several_heights_stand_side_by_side_on_white() -> None:
+    row = side_by_side([np.full((2, 3, 1), 10, np.uint8), np.full((4, 5, 3), 20, np.uint8)])
+    assert row.shape == (4, 8, 3) and (row[:2, :3] == 10).all() and (row[2:, :3] == 255).all() and (row[:, 3:] == 20).all()
+
+
+def test_of_a_clip_of_maps_the_last_one_is_shown() -> None:
+    maps, image = torch.arange(3)[:, None, None].expand(3, 2, 2), torch.linspace(-1, 1, 3)[:, None, None, None].expand(3, 1, 2, 2)
+    classes, grey = InputSpec(name="labels", kind="classes", num_classes=3), InputSpec(name="edges", kind="image", channels=1)
+    for clip, spec in ((maps, classes), (image, grey)):
+        for values, shown in ((clip, clip[-1]), (clip[0], clip[0])):
+            (row,) = rows(Example({spec.name: values[None]}, None), [np.zeros((1, 2, 2, 3), np.uint8)], [spec])
+            assert np.array_equal(row[0], pictured(shown, spec)), spec.name

@@ -355,6 +355,7 @@ def test_the_command(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     assert "cat/<b>\\x1b[31m.png (not an image that can be read" in said and "\x1b" not in said
     assert "not fit: a training at --image-size 16 would stop" in said
+    assert said.endswith(f"\nwritten: {places[0]}, {places[1]} (open it in a browser), {places[2]}\n")
     document = json.loads(places[0].read_text())
     assert document["format"] == "triptych-doctor-1" and document["fit"] is False
     assert [(each["fault"], each["stops"], each["count"]) for each in document["findings"]] == [

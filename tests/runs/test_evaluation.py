@@ -7,6 +7,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,15 @@ from PIL import Image
 from tests.contract.shrink import BATCH, light, shrunk
 from tests.processes import run_together
 from triptych.cli.main import main
-from triptych.core.batch import Batch
+from triptych.core.batch import Batch, DataSpec
 from triptych.core.errors import ConfigError, DataError, RunError
 from triptych.core.rng import Rng
+from triptych.data.config import DataConfig
 from triptych.diffusion.likelihood import FlowODEConfig
 from triptych.diffusion.model import DiffusionModel
 from triptych.evaluation.bits_per_dim import BitsPerDimConfig
 from triptych.recipes.config import RunConfig
-from triptych.runs import Evaluation, Run, open_run, train
+from triptych.runs import Evaluation, Run, evaluation, open_run, train
 from triptych.runs.pieces import Pieces
 
 STEPS = 20
@@ -319,3 +321,20 @@ def test_a_place_that_cannot_be_written_is_found_before_the_work(trained: Run, t
         measured(trained, out=tmp_path / "file/a.json")
     with pytest.raises(ConfigError, match=r"out: got .*a\.txt', expected a name that ends with \.json"):
         measured(trained, out=tmp_path / "a.txt", checkpoint="7")  # before a checkpoint is looked for
+
+
+def test_settings_of_training_alone_do_not_make_another_evaluation() -> None:
+    """What they change is mirrored, moved, ordered or loaded in training; the same figures are taken as they are."""
+    config = shrunk("adm-digits").data
+    images: Any = SimpleNamespace(split="all", available=3, chosen=range(3))
+    opened: Any = SimpleNamespace(origin={}, loading=SimpleNamespace(precision="float32"))
+
+    def asked(data: DataConfig) -> dict[str, Any]:
+        spec = DataSpec(image_size=8, channels=1)
+        return evaluation._asked({}, images, spec, opened, seed=0, data=data, hashed="0123")
+
+    of_training = {"workers": 3, "flip": not config.flip, "crop": "random", "augment": "shift", "anchor_size": 7, "order": "by-name"}
+    for name, value in of_training.items():
+        changed = replace(config, **{name: value})
+        assert changed != config and asked(changed) == asked(config), name
+    assert asked(replace(config, enlarge=not config.enlarge)) != asked(config)

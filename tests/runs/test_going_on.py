@@ -19,11 +19,12 @@ from tests.data.pictures import write_folder
 from triptych.core.errors import CheckpointError, DataError, RunError
 from triptych.data.config import DataConfig
 from triptych.data.images import Data
+from triptych.data.skipping import read_skip, write_skip
 from triptych.engine.loop import Loop
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
 from triptych.runs import train, training
 from triptych.runs.beforehand import refuse_at_start
-from triptych.runs.beginning import prepare_directory
+from triptych.runs.beginning import _with_colours, prepare_directory
 
 
 class Second:
@@ -60,7 +61,7 @@ def test_the_main_process_tells_of_one_that_cannot_be_read_before_the_others_wai
     (tmp_path / "checkpoints" / "000000016").mkdir(parents=True)
     world: Any = Second(16)
     world.on_main = lambda act: act()
-    with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
+    with pytest.raises(CheckpointError, match="the only checkpoint in .* cannot be read: put a copy of one back"):
         training._newest_checkpoint(RunDirectory(tmp_path), world, [])
     assert world.done == []
 
@@ -88,6 +89,26 @@ def test_nor_one_that_is_removed_while_its_parts_are_looked_for(removed: str, tm
     with pytest.raises(CheckpointError, match="cannot make the run directory"):
         RunDirectory(run).complete()
     assert not run.exists()
+
+
+@pytest.mark.parametrize("keeps_list", [False, True])
+def test_what_killed_starts_left_is_put_in_order(keeps_list: bool, tmp_path: Path) -> None:
+    """Temporary files go, a checkpoint whose replacement was cut short has its name again, and the list of bad images lies in the run."""
+    directory, bad = RunDirectory(tmp_path / "run"), tmp_path / "bad.json"
+    directory.create()
+    directory.write_config({"before": 1})
+    write_skip(bad, {"a.png": "no image"})
+    for name in (".old-000000008", ".tmp-000000016-1"):
+        (directory.checkpoints / name).mkdir()
+    (directory.root / ".config.json.123").touch()
+    (tmp_path / "run/samples").rmdir()  # as somebody may remove it
+    document: Any = SimpleNamespace(config=SimpleNamespace(data=SimpleNamespace(skip=str(bad))), to_dict=lambda: {"now": 2})
+    start: Any = SimpleNamespace(stored=object(), keeps_list=keeps_list)
+    with ExitStack() as stack:
+        prepare_directory(directory, document, start, stack)
+    assert [path.name for path in directory.checkpoints.iterdir()] == ["000000008"] and directory.samples.is_dir()
+    assert not (directory.root / ".config.json.123").exists() and directory.read_config()["now"] == 2
+    assert directory.left_out.exists() == (not keeps_list) and (keeps_list or read_skip(directory.left_out) == {"a.png": "no image"})
 
 
 def test_what_another_start_made_while_images_were_opened_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,6 +176,19 @@ def test_a_run_that_an_earlier_version_began_keeps_the_order_of_its_images(tmp_p
     run = train(replace(config, train=replace(config.train, total_images=2 * BATCH)), tmp_path / "run")
     assert run.config.data.order == "by-name" and json.loads(settings.read_text())["data"]["order"] == "by-name"
     assert "data.order by-name: validations look at the first held-out images" in (tmp_path / "run" / "log.txt").read_text()
+
+
+def test_a_run_that_reads_colours_as_they_lie_goes_on_so_where_nothing_else_is_asked_for() -> None:
+    """Runs of versions without these settings have both; one of them alone was asked for."""
+    plain = light("adm-digits")
+    stored, half, other = (
+        plain.updated({"data": data})
+        for data in ({"background": None, "profiles": "ignore"}, {"background": None}, {"background": "black"})
+    )
+    config, (note,) = _with_colours(plain, stored)
+    assert config == stored and note.startswith("data.background None, data.profiles ignore: ")
+    for asked, earlier in ((plain, half), (plain, plain), (other, stored), (half, stored)):
+        assert _with_colours(asked, earlier) == (asked, [])
 
 
 def test_a_training_whose_loader_process_is_killed_in_a_step_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,7 +195,7 @@ AVERAGED = "module.averaged_model.autoencoder_a.content_encoder.model.0.layers.c
         (lambda c: c.pop("net_G"), "c.pt: holds no net_G but current_epoch, current_iteration, net_D: this is no checkpoint of imaginaire"),
         (lambda c: c.update(net_G=None), "c.pt: holds no net_G but current_epoch"),
         (lambda c: c.update(net_G=[1]), "c.pt: net_G holds a list, expected tensors by name"),
-        (lambda c: c.update(net_G={"module.a": 3}), "c.pt: net_G holds a int under 'module.a'"),
+        (lambda c: c.update(net_G={"module.a": 3}), "c.pt: net_G holds an int under 'module.a'"),
         (lambda c: c.update(net_D={}), "c.pt: net_D is empty"),
         (
             lambda c: c["net_G"].pop(FIRST),

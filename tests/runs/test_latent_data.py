@@ -20,6 +20,7 @@ from triptych.core.errors import CheckpointError, ConfigError, DataError, RunErr
 from triptych.core.npz import read_npz
 from triptych.core.rng import Rng
 from triptych.data.config import DataConfig
+from triptych.data.fingerprint import fingerprint
 from triptych.data.latents import LatentImages, read_stamp
 from triptych.data.loader import Loader
 from triptych.diffusion.adm import ADMConfig, EncodingConfig
@@ -149,7 +150,7 @@ def test_arrays_get_the_channels_of_the_autoencoder(folder: Path, tmp_path: Path
     np.testing.assert_allclose(read_npz(tmp_path / "made.npz")["mean"], autoencoder(folder).posterior(images).mean.numpy(), atol=1e-5)
     assert made.stamp.data.channels == 3
     pack_data(DataConfig(path=str(tmp_path / "grey.npz"), image_size=SIDE), tmp_path / "pack.npz")
-    with pytest.raises(DataError, match=r"pack.npz: a pack of images of 1 channels, but the autoencoder takes 3; pack them again with"):
+    with pytest.raises(DataError, match=r"pack.npz: a pack of images of 1 channel, but the autoencoder takes 3; pack them again with"):
         encode_data(tmp_path / "pack.npz", open_run(folder / "kl"), tmp_path / "made.npz", device="cpu")
     with pytest.raises(ConfigError, match=r"^image_size: got 8, but the images of pack.npz were packed with 16"):
         encode_data(tmp_path / "pack.npz", open_run(folder / "kl"), tmp_path / "made.npz", device="cpu", image_size=8)
@@ -216,6 +217,23 @@ def test_latents_of_a_changed_image_are_others(folder: Path, tmp_path: Path):
     assert (already(), already()) == (False, True)
     Image.new("RGB", (SIDE, SIDE)).save(tmp_path / "images/a/000.png")
     assert not already()
+
+
+def test_the_fingerprint_of_latents_knows_the_images_and_not_the_batch(folder: Path):
+    """Two images that change their places leave the moments and the keys as they were, which are numbers."""
+    one, other = sorted((folder / "images/a").glob("*.png"))[:2]
+    contents = one.read_bytes(), other.read_bytes()
+    encoded(folder, "batch.npz", batch_size=5)
+    try:
+        one.write_bytes(contents[1])
+        other.write_bytes(contents[0])
+        encoded(folder, "swapped.npz")
+    finally:
+        one.write_bytes(contents[0])
+        other.write_bytes(contents[1])
+    first, batch, swapped = (latents_of(folder, path=str(folder / f"{name}.npz")).open() for name in ("latents", "batch", "swapped"))
+    assert same_images(first.spec, swapped.spec) == first.spec
+    assert fingerprint(first) == fingerprint(batch) != fingerprint(swapped)
 
 
 def test_pieces_of_a_call_that_was_killed_at_its_end_are_removed(folder: Path):

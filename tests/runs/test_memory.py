@@ -122,6 +122,13 @@ def test_what_was_asked_for_is_checked():
             RunDocument.from_dict(document.to_dict() | {"asked": wrong})
 
 
+def test_what_was_asked_for_counts_as_long_as_it_is_asked_for_again():
+    found = RunDocument(config(), open_spec(), None).with_microbatch(3)
+    again, other, same = (config().updated({"train": {"microbatch": size}}) for size in (None, 2, 3))
+    assert found.with_found(again) == found.config and found.with_found(other) == other and found.with_found(same) == found.config
+    assert found.asked_still(found.config) == {"train.microbatch": None} and found.asked_still(other) == {}
+
+
 def open_spec() -> Any:
     return config().data.open().spec
 

@@ -8,7 +8,7 @@ from tests.contract.shrink import light
 from triptych.engine.distributed import open_world
 from triptych.engine.run_directory import RunDirectory
 from triptych.runs.document import RunDocument
-from triptych.runs.opening_lines import opening_lines, short_clips
+from triptych.runs.opening_lines import long_warmup, opening_lines, short_clips
 from triptych.runs.stored import build
 
 
@@ -54,6 +54,26 @@ def test_few_held_out_images_are_warned_of(tmp_path, fraction, said):
     assert any(line.startswith(f"warning: {said} held out, too few") for line in lines)
 
 
+def test_enough_held_out_images_are_no_reason_for_a_warning(tmp_path, monkeypatch):
+    config = light("adm-digits").updated({"data": {"validation_fraction": 0.005}, "train": {"validate_images": 8}})
+    data = config.data.open()
+    document, model = RunDocument(config, data.spec, "adm-digits"), build(config, data.spec)
+    assert data.validation is not None
+    for least, warned in ((len(data.validation), False), (len(data.validation) + 1, True)):
+        monkeypatch.setattr("triptych.runs.opening_lines._FEW_HELD_OUT", least)
+        lines = opening_lines(model, data, document, RunDirectory(tmp_path), open_world("cpu"), None)
+        assert any("held out, too few" in line for line in lines) == warned
+
+
+@pytest.mark.parametrize(
+    ("total", "reached"), [(100, " images: train longer"), (99, " images and ends at 0.99 in place of 1: train longer")]
+)
+def test_a_warmup_that_is_not_over_says_where_it_ends(total, reached):
+    config = light("adm-digits").updated({"train": {"total_images": total}, "optim": {"learning_rate": 1.0, "warmup_images": 100}})
+    (line,) = long_warmup(config)
+    assert line.endswith(f"rises over 100 of the run's {total}{reached}, or set --optim.warmup-images {round(total / 10)}")
+
+
 def test_a_number_that_the_phases_replace_is_said_to_do_nothing(tmp_path):
     """By default nothing is said of R3GAN, whose beta2 begins at that of the section."""
     for betas, said in (((0.0, 0.9), 0), ((0.0, 0.95), 1)):
@@ -62,6 +82,7 @@ def test_a_number_that_the_phases_replace_is_said_to_do_nothing(tmp_path):
         document = RunDocument(config, data.spec, "r3gan-digits")
         lines = list(opening_lines(build(config, data.spec), data, document, RunDirectory(tmp_path), open_world("cpu"), None))
         assert sum("the second of optim.betas, 0.95, does nothing in discriminator, generator" in line for line in lines) == said
+        assert config.train.total_images < 40 and any(": --train.evaluate-every 1 --train.best-by kid measures" in line for line in lines)
 
 
 def test_models_of_single_images_have_no_clips():

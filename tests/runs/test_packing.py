@@ -449,7 +449,9 @@ def test_the_command(tmp_path, capsys):
     assert main(["data", "pack", str(root), "--recipe", "adm", "--out", str(out)]) == 2
     assert "--recipe" in capsys.readouterr().err
     assert main(["data", "pack", str(tmp_path / "none"), "--out", str(out)]) == 2
-    assert capsys.readouterr().err == f"triptych: error: {tmp_path / 'none'}: does not exist\n", "not by a setting, which was not given"
+    assert (
+        capsys.readouterr().err == f"triptych: error: {tmp_path / 'none'}: does not exist; expected a folder, archive or array of images\n"
+    ), "not by a setting, which was not given"
     assert main(["data", "pack", str(root)]) == 2
     assert "--out: missing" in capsys.readouterr().err
     for words, said in (
@@ -458,6 +460,15 @@ def test_the_command(tmp_path, capsys):
     ):
         assert main([*command, words]) == 2
         assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("source", [classes, split])
+def test_none_are_said_to_be_held_out_where_none_are_asked_for(tmp_path, source):
+    """Of a source that holds some out by itself too: with that share a training leaves them."""
+    config = settings(source(tmp_path))
+    for share, count in ((0.0, 0), (0.25, len(replace(config, validation_fraction=0.25).open().validation or ()))):
+        packed_now = pack_data(replace(config, validation_fraction=share), tmp_path / f"{share}.npz", workers=0)
+        assert packed_now.held_out == count < packed_now.stamp.count and (count > 0) == (share > 0)
 
 
 @pytest.mark.parametrize("source", ["folder", "zip"])

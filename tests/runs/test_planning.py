@@ -193,6 +193,46 @@ def test_large_numbers_have_no_exponent():
     assert cli.hours(2000.4 * 86_400) == "2,000 days" and cli.hours(90.0) == "90 seconds"
 
 
+def test_a_plan_in_words():
+    """1,000 s of steps, 320 s of grids and validations; where something is not so, it is not said."""
+    assert list(cli.lines_of(PLAN)) == [
+        "parameters      7 (network 3, other 4)",
+        "operations      1 GFLOP an image, forward and backward, all phases",
+        "memory          2 GB with 10 images at once (measured)",
+        "                100 MB for each further image",
+        "                10 GB are free: the largest microbatch that fits is 75",
+        "speed           5 images/s (2 s a step of 10 images)",
+        "loader          50 images/s",
+        "time            22.1 minutes to 5,000 images; 5.33 minutes of it for 3 grids, 2 validations, 0 evaluations and 5 checkpoints",
+        "                3.33 minutes to the next checkpoint",
+        "disk            4 MB at most (1 MB a checkpoint); 1 GB free",
+        "data            1,000 images, 5 epochs",
+        f"not counted     {cli.NOT_COUNTED[True][0]}",
+    ]
+    memory = dataclasses.replace(MEMORY, start_bytes=10**8, loader_processes=1, loader_bytes=2 * 10**6, divisible=False)
+    changes = {"device": "cuda", "memory": memory, "at_once": 20, "images_seen": 1_000, "extrapolated": True}
+    lines = list(cli.lines_of(dataclasses.replace(PLAN, **changes)))
+    assert lines[2:8] == [
+        "memory          2 GB with 10 images at once (measured)",
+        "memory          3 GB with 20 images at once (by the line through these)",
+        "                100 MB for each further image, 100 MB of it the program itself",
+        "                10 GB are free: the largest batch that fits is 79",
+        "speed           5 images/s (2 s a step of 10 images, from smaller sizes)",
+        "loader          50 images/s by 1 process, which takes 2 MB more",
+    ]
+    assert lines[8].startswith("time            18.8 minutes from 1,000 to 5,000 images; ") and lines[-1].endswith(", compilation")
+    few = dataclasses.replace(PLAN, memory=dataclasses.replace(memory, loader_processes=2, free_bytes=None))
+    assert "loader          50 images/s by 2 processes, which take 2 MB more" in cli.lines_of(few)
+    assert not any("are free" in line for line in cli.lines_of(few))
+    assert [cli.hours(seconds) for seconds in (119.9, 120.0, 7_199.0, 7_200.0, 172_800.0)] == [
+        "120 seconds",
+        "2 minutes",
+        "120 minutes",
+        "2 hours",
+        "2 days",
+    ]
+
+
 def test_the_peak_may_be_beside_the_steps():
     """2 GB of steps with 10 images; grids or evaluations that take 3 GB are the peak then, but for 25 images the steps are."""
     high = dataclasses.replace(MEMORY, least=3e9)
@@ -407,6 +447,18 @@ def test_nothing_is_measured_for_a_run_that_could_not_begin(tmp_path):
             plan(small(tmp_path), directory=place, device="cpu", say=pytest.fail)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "changes", "words"),
+    [
+        ("adm-digits", {"optim": {"phases": [{"phase": "nobody", "eps": 1e-6}]}}, "optim.phases: got the phase 'nobody', expected one of"),
+        ("vid2vid-maps64", {"data": {"length": {"alone": 10**6}}}, "data.length.alone: got 1,000,000, expected at most"),
+    ],
+)
+def test_nothing_is_measured_with_settings_that_a_training_refuses(recipe, changes, words, tmp_path):
+    with pytest.raises(ConfigError, match=words):
+        plan(light(recipe).updated(changes), directory=tmp_path / "none", device="cpu", say=pytest.fail)
+
+
 def test_a_plan_of_a_run_refuses_what_that_refuses_and_counts_what_it_has(tmp_path, monkeypatch):
     run = train(light("glow-digits"), tmp_path / "run", device="cpu")
     checkpoints = list((run.directory / "checkpoints").rglob("*.*"))
@@ -471,6 +523,22 @@ def test_where_memory_ends_smaller_sizes_are_tried(fitting, tried, most, tmp_pat
     assert (asked, found.memory.most) == (tried, most)
     assert found.memory.largest == most or (most is None and found.memory.largest > 64)  # type: ignore[operator]
     assert bool(found.warnings() and "64 images at once do not fit" in found.warnings()[-1]) == (most is not None)
+
+
+def test_what_is_tried_where_memory_ends_are_whole_groups(tmp_path, monkeypatch):
+    """Of four, for samples that are compared with one another: of 40 images 20 do not fit, and of 10 only 8 are whole groups."""
+    asked = []
+
+    def answer(task: Task) -> dict:
+        asked.append(task.batches[0])
+        if asked[-1] > 8:
+            raise planning.NoMemory
+        return ANSWER | {"seconds": [0.01], "peak_bytes": 1000 + asked[-1]}
+
+    monkeypatch.setattr(planning, "measured_apart", answer)
+    changes = {"model": {"discriminator": {"group_size": 4}}, "train": {"batch_size": 40, "total_images": 400}}
+    found = plan(shrunk("stylegan2-digits").updated(changes), directory=tmp_path / "none", device="cpu")
+    assert (asked, found.memory.largest) == ([4, 20, 8], 8)
 
 
 def test_a_model_that_draws_nothing_has_no_grids(tmp_path, monkeypatch):

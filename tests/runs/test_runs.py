@@ -114,6 +114,7 @@ def test_only_a_long_warmup_is_warned_of():
         assert list(long_warmup(load_recipe(name))) == [], name
     published = load_recipe("glow-imagenet64")
     (warning,) = long_warmup(published.updated({"train": {"total_images": 1_000_000}}))
+    assert " images: train longer" in warning and list(long_warmup(published.updated({"train": {"total_images": 1_250_000}}))) == []
     assert warning.endswith("rises over 125,000 of the run's 1,000,000 images: train longer, or set --optim.warmup-images 100000")
 
 
@@ -144,6 +145,9 @@ def test_a_changed_length_says_what_becomes_of_the_learning_rate():
         "train.total_images changed from 50000 to 100000; the cosine fall of the learning rate is stretched to the new length, "
         "and its warm-up is now 6,400 images"
     ]
+    ended = {"optim": {"decay_end": 40_000}}
+    (line,) = accept_changes(recipe.updated(ended), longer.updated(ended), directory="runs/x")
+    assert line == "train.total_images changed from 50000 to 100000; its warm-up is now 6,400 images", "the fall ends where it did"
     constant = load_recipe("adm-cifar10")
     (line,) = accept_changes(constant, constant.updated({"train": {"total_images": 100_000}}), directory="runs/x")
     assert line == "train.total_images changed from 64000000 to 100000"
@@ -165,8 +169,9 @@ def test_weights_and_checkpoints_are_chosen_by_name(trained):
     }
     assert best == min(scores, key=scores.__getitem__)
     assert trained.find_checkpoint("12") == 12
-    with pytest.raises(CheckpointError, match='no checkpoint "13" in .*; there are latest, best, '):
-        trained.find_checkpoint("13")
+    for which in ("13", "newest", "-12", "1.2"):
+        with pytest.raises(CheckpointError, match=f'no checkpoint "{which}" in .*; there are latest, best, '):
+            trained.find_checkpoint(which)
     with pytest.raises(ConfigError, match='weights: got "ema-0.99", expected one of raw, ema-0.999; did you mean "ema-0.999"'):
         trained.load(weights="ema-0.99")
 
@@ -221,6 +226,8 @@ def test_what_cannot_be_built_leaves_nothing_behind(tmp_path):
         train(config(data={"path": str(tmp_path / "nowhere"), "source": "folder"}), tmp_path / "run", device="cpu")
     with pytest.raises(ConfigError, match="model.class_conditional"):
         train(config(data={"labels": "none"}), tmp_path / "run", device="cpu")
+    with pytest.raises(ConfigError, match="optim.phases: got the phase 'nobody'"):
+        train(config(optim={"phases": [{"phase": "nobody", "eps": 1e-6}]}), tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
 
 
@@ -528,7 +535,7 @@ def test_where_only_an_average_is_damaged_the_other_weights_are_named(trained: R
     run = open_run(tmp_path / "run")
     with (
         pytest.warns(UserWarning, match="ema-"),
-        pytest.raises(CheckpointError, match="can be read; the weights without an average can be read: --weights raw$"),
+        pytest.raises(CheckpointError, match="(can|cannot) be read; the weights without an average can be read: --weights raw$"),
     ):
         run.sample(1, device="cpu")
     assert len(run.sample(1, weights="raw", device="cpu").images) == 1
@@ -648,10 +655,21 @@ def test_a_training_says_why_none_of_its_checkpoints_can_be_read(trained: Run, t
     shutil.copytree(trained.directory, tmp_path / "run")
     for file in (tmp_path / "run" / "checkpoints").glob("*/model.safetensors"):
         file.write_bytes(file.read_bytes()[:-4])
-    with pytest.raises(
-        CheckpointError, match=r"^\S+model\.safetensors is damaged or cut short: .*; none of the \d checkpoints in .* can be read$"
-    ):
+    said = (
+        r"^\S+model\.safetensors is damaged or cut short: .*; (none of the \d checkpoints|the only checkpoint) in \S+ can(not)? be read: "
+        r"put a copy of one back, or move \S+/run/checkpoints away, and the same command begins again at 0 images$"
+    )
+    with pytest.raises(CheckpointError, match=said):
         train(trained.config, tmp_path / "run", device="cpu")
+
+
+def test_a_training_says_that_the_weights_of_a_damaged_checkpoint_can_be_read(trained: Run, tmp_path: Path) -> None:
+    shutil.copytree(trained.directory, tmp_path / "a run")
+    for file in (tmp_path / "a run" / "checkpoints").glob("*/optimizer.safetensors"):
+        file.write_bytes(file.read_bytes()[:-4])
+    said = r"begins again at 0 images; its weights can be read: another --run with --init-from '\S+/a run' begins with them$"
+    with pytest.raises(CheckpointError, match=said):
+        train(trained.config, tmp_path / "a run", device="cpu")
 
 
 @pytest.mark.slow

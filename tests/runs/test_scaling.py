@@ -240,7 +240,7 @@ def test_lazy_phases_have_a_turn_now_and_then():
 
 
 def planned(
-    monkeypatch: pytest.MonkeyPatch, machines: Machines, changes: Mapping[str, Any] = {}, **settings: Any
+    monkeypatch: pytest.MonkeyPatch, machines: Machines, changes: Mapping[str, Any] = {}, answers: Mapping[str, Any] = {}, **settings: Any
 ) -> tuple[Plan, list[Any]]:
     """The plan where one process with a share of the batch took 2 s and 3 GB, and who was asked to measure what."""
     asked = []
@@ -269,7 +269,7 @@ def planned(
             "reference_seconds": None,
             "device": "cpu",
             "precision": "float32",
-        }
+        } | dict(answers)
 
     monkeypatch.setattr(planning, "measured_apart", answer)
     config = configured("adm-digits", batch_size=64, **settings).updated(changes)
@@ -307,6 +307,21 @@ def test_the_plan_of_several_processes(monkeypatch):
         lines = "\n".join(cli.lines_of(dataclasses.replace(found, memory=dataclasses.replace(roomy, divisible=divisible))))
         assert f"the largest {said}" in lines
     json.dumps(found.to_dict())
+
+
+@pytest.mark.parametrize("around", [0, 10**9])
+def test_what_lies_beside_the_steps_of_several_processes(around, monkeypatch):
+    """Evaluations are shared by eight devices; at the peak beside the steps the optimizer's state and averages are divided, or gradients
+    are summed."""
+    machines, weights = Machines(16, 16, within=1e9, between=1e9, latency=0.0, sharing=2), 4 * 1_404_481
+    monkeypatch.setattr(planning, "available_memory", lambda: 10**10)
+    beside = {"evaluation_seconds": 16.0, "reference_seconds": 8.0, "around_bytes": around}
+    found, _ = planned(monkeypatch, machines, answers=beside, shard="full")
+    assert (found.evaluation_seconds, found.reference_seconds, found.memory.free_bytes) == (2.0, 1.0, 5 * 10**9)
+    assert found.scaled is not None and 1 / 16 < found.scaled.state_bytes / (5 * weights) < 1 / 8
+    share = found.scaled.state_bytes / (5 * weights)
+    at_peak = around - (1 - share) * 3 * weights if around else 10**8 + found.scaled.least_bytes
+    assert found.memory.least == pytest.approx(at_peak) and at_peak > 10**8
 
 
 def test_the_loader_is_measured_with_the_workers_of_one_of_several(monkeypatch, tmp_path):

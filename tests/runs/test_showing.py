@@ -172,7 +172,7 @@ def test_what_cannot_be_shown(tmp_path):
     for options, said in (
         ({"p": 0.5}, "p: got 0.5, but no recipe is given"),
         ({"p": 0.5, "model": load_recipe("glow-mnist").model}, "p: got 0.5, but this model changes no images"),
-        ({"count": 10, "draws": 2000}, "count: got 10 with 2000 draws, but a sheet holds 4,096 pictures"),
+        ({"count": 10, "draws": 2000}, "count: got 10 with 2,000 draws, but a sheet holds 4,096 pictures"),
     ):
         with pytest.raises(ConfigError, match=said):
             show_data(settings, tmp_path / "sheet.png", **options)

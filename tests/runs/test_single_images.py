@@ -212,7 +212,7 @@ def test_what_cannot_be_measured_says_why(tiny: Any, cache: Path) -> None:
 
 
 def test_a_classifier_of_other_images_is_refused(tiny: Any) -> None:
-    with pytest.raises(ConfigError, match=r"recognises images of 8x8 with 1 channel\(s\), these have 32x16 with 3$"):
+    with pytest.raises(ConfigError, match=r"recognises images of 8x8 with 1 channel, these have 32x16 with 3$"):
         open_classifier(tiny("classifier-digits").directory, size=(16, 32), channels=3, world=World(0, 1, torch.device("cpu")))
 
 

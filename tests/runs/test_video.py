@@ -436,7 +436,7 @@ def test_clips_that_are_too_short_are_left_out_of_figures(run: Run, tmp_path: Pa
     document["data"] |= {"path": str(tmp_path / "clips"), "length": document["data"]["length"] | {"first": 2, "most": 3}}
     (copy / "config.json").write_text(json.dumps(document))
     mixed = open_run(copy)
-    with pytest.warns(UserWarning, match="^1 held-out clips of fewer than 3 frames are left out$"):
+    with pytest.warns(UserWarning, match="^1 held-out clip is left out, with fewer than 3 frames$"):
         scores = score_clips(mixed, metrics=["sharpness"], **CPU)
     assert (scores.protocol["clips"], scores.protocol["frames"]) == (1, 3)
     assert score_clips(mixed, metrics=["sharpness"], frames=2, **CPU).protocol["clips"] == 3, "two windows of the longer one"

@@ -147,11 +147,6 @@ def finished(*lines: str) -> int:
     return 0
 
 
-def counted(number: int, noun: str) -> str:
-    """1 image, 2 images."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def measured(images: str, *lines: str) -> int:
     """The same of a verb that measures images: where these are a run, its page is made anew."""
     from triptych.report.live import refresh_page

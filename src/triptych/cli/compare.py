@@ -9,6 +9,7 @@ from triptych.cli.arguments import asks_for_help, require_run
 from triptych.cli.output import show, show_page
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
+from triptych.core.wording import counted
 
 USAGE = """usage: triptych compare RUN RUN ... --out FILE.html
 
@@ -59,9 +60,7 @@ def configure(arguments: Sequence[str]) -> tuple[list[str], Path]:
     description = "Writes one page that sets runs beside one another."
     given = parse(flags, prog="triptych compare", description=description, options=CompareOptions(), settings=Config())[0]
     if len(runs) < 2:
-        raise ConfigError(
-            "", f"got {len(runs)} run{'s' if not runs else ''}, expected at least 2; usage: {USAGE.partition(chr(10))[0][7:]}"
-        )
+        raise ConfigError("", f"got {counted(len(runs), 'run')}, expected at least 2; usage: {USAGE.partition(chr(10))[0][7:]}")
     if given.out is None:
         raise ConfigError("--out", "missing: the page needs a name that ends with .html")
     return runs, Path(given.out)

@@ -11,7 +11,6 @@ from triptych.cli import data_doctor, data_draw, data_pack, data_person, data_po
 from triptych.cli.arguments import (
     asks_for_help,
     at_checkpoint,
-    counted,
     finished,
     flag_value,
     named_as_flags,
@@ -24,6 +23,7 @@ from triptych.cli.output import show_page
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, DataError, nearest
+from triptych.core.wording import counted
 from triptych.data.config import ClassesFrom
 from triptych.runs.loading import Loading
 

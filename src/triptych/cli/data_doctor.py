@@ -13,6 +13,7 @@ from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.reading import user_path
+from triptych.core.wording import counted
 from triptych.data.config import MOST_WORKERS, ClassesFrom, DataConfig, Source
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class DoctorOptions(Config):
     enlarge: bool = False
     "Training enlarges small images (data.enlarge): they are no fault."
     background: str | None = DataConfig().background
-    "What shows through transparent images, as data.background says it."
+    "What shows through transparent images, as data.background says it. None: colours beneath show."
     profiles: Literal["convert", "ignore"] = DataConfig().profiles
     "Whether colour profiles are converted to sRGB, as data.profiles says it."
     validation_fraction: float = DataConfig().validation_fraction
@@ -166,7 +167,8 @@ def main(arguments: Sequence[str]) -> int:
             quarantine=options.quarantine,
             progress=progress,
         )
-    written = [place for place in (options.out, options.page, options.quarantine) if place is not None]
+    page = None if options.page is None else f"{options.page} (open it in a browser)"
+    written = [place for place in (options.out, page, options.quarantine) if place is not None]
     finished(*said(found), *([f"written: {', '.join(written)}"] if written else []))
     return 0 if found.fit else NOT_FIT
 
@@ -220,11 +222,11 @@ def _counts(found: Examination) -> Iterator[str]:
         yield f"{found.count(3):,} of {found.against.place}"
     if found.classes:
         counts = [each.training for each in found.classes]
-        yield f"{len(counts):,} classes of {min(counts):,} to {max(counts):,}"
+        yield f"{counted(len(counts), 'class', 'classes')} of {min(counts):,} to {max(counts):,}"
 
 
 def _lines(found: Examination, finding: Finding) -> Iterator[str]:
-    groups = f" in {len(finding.groups):,} group{'' if len(finding.groups) == 1 else 's'}" if finding.groups else ""
+    groups = f" in {counted(len(finding.groups), 'group')}" if finding.groups else ""
     yield f"  {finding.count:>9,}  {finding.fault.title}{groups}: {finding.fault.advice}"
     examples = [_example(found, finding, item) for item in finding.items[:_EXAMPLES].tolist()]
     if finding.groups:

@@ -11,6 +11,7 @@ from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import config
 from triptych.core.errors import ConfigError
 from triptych.core.reading import user_path
+from triptych.core.wording import counted
 
 USAGE = "triptych data draw KEYPOINTS --out FOLDER --frames FOLDER [--kind people]"
 
@@ -56,7 +57,8 @@ class DrawOptions(FolderOptions):
             given, missing = ("height", "width") if self.width is None else ("width", "height")
             raise ConfigError(given, "got it without {}; give both, or --frames FOLDER", [missing])
         sized = self.frames is not None or self.height is not None
-        self.require(sized or self.out is None, "frames", "the folder of the frames, or else both --height and --width")
+        if not sized and self.out is not None:
+            raise ConfigError("frames", "missing: give the folder of the frames, or else both {} and {}", ["height", "width"])
 
 
 def configure(arguments: Sequence[str]) -> tuple[str, DrawOptions]:
@@ -79,4 +81,4 @@ def main(arguments: Sequence[str]) -> int:
     given = {"kind": options.kind, "size": size, "frames": frames, "forehead": options.forehead, "style": style, "fit": fit}
     with named_as_flags(options), progress_bar("drawing") as progress:
         count = draw_folder(user_path(folder), user_path(options.out), **given, progress=progress)
-    return finished(f"{count:,} picture{'' if count == 1 else 's'} of {options.kind} in {options.out}")
+    return finished(f"{counted(count, 'picture')} of {options.kind} in {options.out}")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from triptych.cli.arguments import counted, finished, require_images
+from triptych.cli.arguments import finished, require_images
 from triptych.cli.data_settings import DATA_SIZE, data_flags, data_settings
 from triptych.cli.output import show
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
+from triptych.core.wording import counted
 from triptych.data.config import MOST_WORKERS, DataConfig
 
 USAGE = "triptych data pack IMAGES --size N --out FILE.npz"
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     """Packs, and prints what the file holds."""
     options, settings = configure(arguments)
     assert options.out is not None
-    require_images(settings.path)
+    require_images(settings.path, note="; expected a folder, archive or array of images")
 
     from triptych.runs.packing import pack_data
 
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
         "whole": f"whole images with a short side of {stamp.data.resize}",
         "files": "files as they were",
     }[stamp.kept]
-    classes = f"{len(stamp.class_names):,} classes" if stamp.class_names is not None else "no classes"
+    classes = counted(len(stamp.class_names), "class", "classes") if stamp.class_names is not None else "no classes"
     return finished(
         f"{counted(stamp.count, 'image')} ({packed.held_out:,} held out, {classes}) as {form}, {stamp.images}{already}: {options.out}"
     )

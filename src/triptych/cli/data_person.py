@@ -10,6 +10,7 @@ from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import config
 from triptych.core.errors import ConfigError
 from triptych.core.reading import user_path
+from triptych.core.wording import counted
 
 USAGE = "triptych data person MAPS --out FOLDER --instances FOLDER --poses FOLDER"
 
@@ -48,4 +49,4 @@ def main(arguments: Sequence[str]) -> int:
     beside = {"instances": user_path(options.instances), "poses": user_path(options.poses)}
     with named_as_flags(options), progress_bar("writing") as progress:
         count = keep_person(user_path(folder), user_path(options.out), **beside, progress=progress)
-    return finished(f"{count:,} map{'' if count == 1 else 's'} of one person in {options.out}")
+    return finished(f"{counted(count, 'map')} of one person in {options.out}")

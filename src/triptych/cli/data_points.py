@@ -10,6 +10,7 @@ from triptych.cli.data_settings import FolderOptions, from_folder
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import config
 from triptych.core.reading import user_path
+from triptych.core.wording import counted
 
 USAGE = "triptych data points UNPROJECTIONS --out FOLDER"
 
@@ -50,4 +51,4 @@ def main(arguments: Sequence[str]) -> int:
     check_apart(out, source)
     with named_as_flags(options), progress_bar("writing") as progress:
         save_frames(out, names, lambda name: point_map(source / f"{name}{ENDING}", size=size), progress=progress)
-    return finished(f"{len(names):,} map{'' if len(names) == 1 else 's'} of points of {options.width}x{options.height}: {options.out}")
+    return finished(f"{counted(len(names), 'map')} of points of {options.width}x{options.height}: {options.out}")

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from triptych.cli.arguments import counted, finished, require_images
+from triptych.cli.arguments import finished, require_images
 from triptych.cli.data_settings import DATA_SIZE, DataSettings, data_flags, data_settings
 from triptych.cli.output import show
 from triptych.core.config import Config, config
+from triptych.core.wording import counted
 
 if TYPE_CHECKING:
     from triptych.recipes.config import RunConfig
@@ -57,7 +58,7 @@ def configure(arguments: Sequence[str]) -> tuple[ShowOptions, RunConfig | DataSe
 def main(arguments: Sequence[str]) -> int:
     """Writes the sheet, and prints what is on it."""
     options, settings = configure(arguments)
-    require_images(settings.data.path)
+    require_images(settings.data.path, note="; expected a folder, archive or array of images")
     out = options.out or _free_sheet()
 
     from triptych.runs.showing import show_data
@@ -79,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
     show(f"each row: {shown.columns}")
     if shown.classes is not None:
         more = f" and {len(shown.classes) - _NAMED_CLASSES:,} more" if len(shown.classes) > _NAMED_CLASSES else ""
-        show(f"{len(shown.classes):,} classes: {', '.join(shown.classes[:_NAMED_CLASSES])}{more}")
+        show(f"{counted(len(shown.classes), 'class', 'classes')}: {', '.join(shown.classes[:_NAMED_CLASSES])}{more}")
     return finished(f"{counted(len(shown.rows), 'image')}: {out}")
 
 

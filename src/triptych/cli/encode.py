@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from triptych.cli.arguments import (
     asks_for_help,
     at_checkpoint,
-    counted,
     finished,
     given_flag,
     label_values,
@@ -24,6 +23,7 @@ from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.files import OUTPUTS, OUTPUTS_IN_WORDS
+from triptych.core.wording import counted
 from triptych.runs.loading import Loading
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from triptych.cli.output import show_page
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import config
 from triptych.core.errors import ConfigError
+from triptych.core.wording import counted
 from triptych.data.config import DataConfig
 from triptych.engine.run_directory import RunDirectory
 from triptych.runs.loading import Loading
@@ -204,8 +205,9 @@ def table(evaluation: Evaluation) -> str:
         lines.append(f"{label:{column}}{figures[name]:.4f}" + (f" ± {error:.4f}" if error is not None else ""))
     channels, height, width = document["shape"]
     data, weights = document["data"], document["checkpoint"]
-    of = f"{document['images']} of {data['available']}" if document["images"] < data["available"] else f"{document['images']}"
+    some = f"{document['images']:,} of " if document["images"] < data["available"] else ""
     dimensions = channels * height * width
-    lines.append(f"on {of} images (split {data['split']}) of {width}x{height}x{channels} = {dimensions} values, {document['seconds']} s")
+    images = f"{some}{counted(data['available'], 'image')} (split {data['split']})"
+    lines.append(f"on {images} of {width}x{height}x{channels} = {dimensions} values, {document['seconds']} s")
     lines.append(f"by {weights['weights']} at {weights['images']} images seen; written to {evaluation.out}")
     return "\n".join(lines)

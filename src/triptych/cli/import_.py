@@ -10,6 +10,7 @@ from triptych.cli.arguments import next_command
 from triptych.cli.output import show, show_page
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, nearest
+from triptych.core.wording import counted
 from triptych.interop.glow.flags import FLAGS as FLAGS_OF_GLOW
 from triptych.interop.guided_diffusion.flags import all_flags
 from triptych.interop.programs import PROGRAMS, expected_program
@@ -79,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
         raise error.renamed(lambda name: f"--{name.replace('_', '-')}" if name in _SETTINGS else name) from None
     height, width = run.spec.pictured.height_and_width
     kind = type(run.config.model).__name__.removesuffix("Config")
-    classes = "no classes" if run.spec.num_classes is None else f"{run.spec.num_classes} classes"
+    classes = "no classes" if run.spec.num_classes is None else counted(run.spec.num_classes, "class", "classes")
     show(f"{run.directory}: {kind}, {height}x{width}, {classes}")
     line = next_command(run, trained=False) if run.checkpoints() else f"train it: triptych train {shlex.quote(str(run.directory))}"
     if line is not None:

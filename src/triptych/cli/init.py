@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError("", f"got {arguments[0]!r} where the images are expected; usage: {_LINE}")
     images = arguments[0]
     options = configure(arguments[1:])
-    require_images(images)
+    require_images(images, note="; expected a folder, archive or array of images")
     place = user_path(images).absolute()
     name = re.split(r"[.{*?\[]", place.name)[0].strip("-_") or "images"
     out = user_path(options.out or f"{name}.toml")

@@ -20,6 +20,7 @@ from triptych.cli.train import Base, TrainOptions, base_and_settings, configure,
 from triptych.core.config import config
 from triptych.core.errors import ConfigError, UserError, nearest, one_line, printable
 from triptych.core.files import explain, no_option, write_text
+from triptych.core.wording import counted
 from triptych.engine.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ def main(arguments: Sequence[str]) -> int:
     except OSError as error:
         setting = "--out" if job.options.out else "--run"
         raise ConfigError(setting, f"cannot write {error.filename or job.place}: {explain(error)}") from None
-    show(f"job: {job.place} ({job.options.nodes} x {job.options.of_each_node} processes); its output: {job.output}{kept}")
+    processes = counted(job.options.of_each_node, "process", "processes")
+    show(f"job: {job.place} ({job.options.nodes} x {processes}); its output: {job.output}{kept}")
     words = [*job.submit, no_option(job.place)]
     show(submitted(words) if job.options.submit else f"submit it: {shlex.join(words)}")
     return 0

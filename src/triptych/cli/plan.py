@@ -8,12 +8,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from triptych.cli.arguments import counted, flag_value, named_as_flags, require_images
+from triptych.cli.arguments import flag_value, named_as_flags, require_images
 from triptych.cli.output import show, show_page
 from triptych.cli.train import TrainOptions, base_and_settings, configure, place_of
 from triptych.core.config import config
 from triptych.core.errors import ConfigError
 from triptych.core.memory import in_bytes
+from triptych.core.wording import counted
 
 if TYPE_CHECKING:
     from triptych.runs.plan_figures import Plan
@@ -128,13 +129,13 @@ def lines_of(plan: Plan) -> Iterator[str]:
         yield from _processes(plan.scaled)
     memory, cut = plan.memory, "microbatch" if plan.memory.divisible else "batch"
     for size in plan.sizes:
-        yield f"memory          {in_bytes(size.peak_bytes)} with {size.images} images at once (measured)"
+        yield f"memory          {in_bytes(size.peak_bytes)} with {counted(size.images, 'image')} at once (measured)"
     if memory.too_many(plan.at_once):
-        yield f"memory          {plan.at_once} images at once do not fit (tried)"
+        yield f"memory          {counted(plan.at_once, 'image at once does', 'images at once do')} not fit (tried)"
     elif all(size.images != plan.at_once for size in plan.sizes):
-        yield f"memory          {in_bytes(plan.memory_bytes)} with {plan.at_once} images at once (by the line through these)"
+        yield f"memory          {in_bytes(plan.memory_bytes)} with {counted(plan.at_once, 'image')} at once (by the line through these)"
     elif plan.scaled is not None:
-        yield f"memory          {in_bytes(plan.memory_bytes)} with {plan.at_once} images at once in each process"
+        yield f"memory          {in_bytes(plan.memory_bytes)} with {counted(plan.at_once, 'image')} at once in each process"
     of_process = f", {in_bytes(memory.start_bytes)} of it the program itself" if memory.start_bytes else ""
     yield f"                {in_bytes(memory.per_image)} for each further image{of_process}"
     if memory.free_bytes is not None:
@@ -144,17 +145,18 @@ def lines_of(plan: Plan) -> Iterator[str]:
             says += " in each process" if memory.divisible else f" in each process, {largest * plan.processes:,} in all of them"
         yield f"                {in_bytes(memory.free_bytes)} are free: {says}"
     note = ", from smaller sizes" if plan.extrapolated else ""
-    yield f"speed           {rounded(plan.rate)} images/s ({plan.step_seconds:.3g} s a step of {plan.images_per_step:,} images{note})"
+    step = counted(plan.images_per_step, "image")
+    yield f"speed           {rounded(plan.rate)} images/s ({plan.step_seconds:.3g} s a step of {step}{note})"
     count = memory.loader_processes
     processes = "process, which takes" if count == 1 else "processes, which take"
     beside = f" by {count} {processes} {in_bytes(memory.loader_bytes)} more" if count else ""
     yield f"loader          {rounded(plan.loader_rate)} images/s{beside}"
     left = "" if not plan.images_seen else f" from {plan.images_seen:,}"
-    yield f"time            {hours(plan.seconds_left)}{left} to {plan.total_images:,} images; {_around(plan)}"
+    yield f"time            {hours(plan.seconds_left)}{left} to {counted(plan.total_images, 'image')}; {_around(plan)}"
     yield f"                {hours(plan.seconds_to_checkpoint)} to the next checkpoint"
     disk = f"{in_bytes(plan.kept_bytes)} at most ({in_bytes(plan.checkpoint_bytes)} a checkpoint)"
     yield f"disk            {disk}; {in_bytes(plan.free_disk)} free"
-    yield f"data            {counted(plan.training_images, plan.sample)}, {rounded(plan.epochs)} epochs"
+    yield f"data            {counted(plan.training_images, plan.sample)}, {counted(rounded(plan.epochs), 'epoch')}"
     missing = NOT_COUNTED[plan.device == "cpu"] if plan.scaled is None else (_SMALL, *NOT_COUNTED[plan.device == "cpu"][1:])
     yield f"not counted     {', '.join(missing)}"
     for warning in plan.warnings():
@@ -165,7 +167,7 @@ def _processes(scaled: Scaled) -> Iterator[str]:
     machines = scaled.machines
     where = "1 machine" if machines.count == 1 else f"{machines.count:,} machines of {machines.per_machine}"
     held = "each holds all weights" if scaled.shard_size == 1 else f"{scaled.shard_size:,} hold one copy of the weights"
-    yield f"processes       {machines.processes:,} on {where}, {scaled.images:,} images of a batch each; {held}"
+    yield f"processes       {machines.processes:,} on {where}, {counted(scaled.images, 'image')} of a batch each; {held}"
     yield (
         f"state           {in_bytes(scaled.state_bytes)} of weights, gradients, optimizer and averages in each "
         f"({in_bytes(scaled.state_of_one)} in one process), and {in_bytes(scaled.gathered_bytes)} for a moment"
@@ -185,7 +187,7 @@ def hours(seconds: float) -> str:
     for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{rounded(seconds / length)} {unit}"
-    return f"{rounded(seconds)} seconds"
+    return counted(rounded(seconds), "second")
 
 
 def _around(plan: Plan) -> str:

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     out = own if options.out is None else Path(options.out)
     if (os.path.realpath(out.parent), out.name) != (os.path.realpath(own.parent), own.name):
         check_page(out)
-    show(f"report: {write_report(directory, out)}")
+    show(f"report: {write_report(directory, out)} (open it in a browser)")
     return 0
 
 

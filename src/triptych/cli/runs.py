@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from triptych.cli.output import show_page
 from triptych.core.errors import ConfigError, printable
 from triptych.core.memory import in_bytes
+from triptych.core.wording import counted
 
 if TYPE_CHECKING:
     from triptych.report.listing import Listed
@@ -74,9 +75,10 @@ def page(run: Listed) -> str:
         f"  {one.images_seen:>12,} images  {in_bytes(one.size_bytes):>8}  {_date(one.written)}{'  best' if one.is_best else ''}"
         for one in stored
     ]
-    lines += [] if not (taken := snapshots(run.root)) else ["", f"{taken.count} snapshots of averages  {in_bytes(taken.size_bytes)}"]
+    if taken := snapshots(run.root):
+        lines += ["", f"{counted(taken.count, 'snapshot')} of averages  {in_bytes(taken.size_bytes)}"]
     left_out = max(0, len(drawn) - _MOST_PICTURES)
-    lines += ["", "pictures" if drawn else "no pictures", *([f"  {left_out} older ones"] if left_out else [])]
+    lines += ["", "pictures" if drawn else "no pictures", *([f"  {counted(left_out, 'older one')}"] if left_out else [])]
     lines += [f"  {path}" for path in drawn[left_out:]]
     place, total = shlex.quote(str(run.root)), run.total_images
     if run.fault:

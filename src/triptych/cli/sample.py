@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from triptych.cli.arguments import (
     at_checkpoint,
     class_names,
-    counted,
     finished,
     flag_value,
     given_flag,
@@ -24,6 +23,7 @@ from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError, UserError
 from triptych.core.files import OUTPUTS, OUTPUTS_IN_WORDS
+from triptych.core.wording import counted
 from triptych.runs.loading import Loading
 
 if TYPE_CHECKING:

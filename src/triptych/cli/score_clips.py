@@ -11,6 +11,7 @@ from triptych.cli.progress_bar import progress_bar
 from triptych.cli.score import spelled
 from triptych.cli.settings import parse
 from triptych.core.config import Config, config
+from triptych.core.wording import counted
 from triptych.evaluation.clip_metric import ClipMetricConfig
 from triptych.evaluation.pair_metric import PairMetricConfig
 from triptych.runs import Scores, open_run
@@ -93,7 +94,7 @@ def table(scores: Scores) -> list[str]:
     lines += [f"{name:{column}}not measured: {reason}" for name, reason in scores.missing.items()]
     height, width = protocol["size"]
     count = protocol["clips"]
-    parts = [f"{count} clip{'' if count == 1 else 's'}, {protocol['frames']} frames of {width}x{height}"]
+    parts = [f"{counted(count, 'clip')}, {protocol['frames']} frames of {width}x{height}"]
     if "flow_of" in protocol:
         flow = "the true flow" if protocol["flow_of"] == "data" else f"flow by {protocol['flow_of']}"
         parts.append(f"{flow} where {protocol['masked_by']} agree")

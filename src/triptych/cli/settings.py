@@ -233,10 +233,15 @@ def _form(title: str, *parts: Config, names: Collection[str], shown: bool = Fals
                     fields.append((field, help_text, dataclasses.field(default_factory=inner)))
             elif (plain := _plain_type(annotation)) is not None and flag_name(setting) in names:
                 default = _printable(value) if shown else value
-                said = "(default: None)" if value == () else None  # an empty list, which tyro shows as nothing; None empties one
-                told = tyro.conf.arg(help=docs.get(field), help_behavior_hint=said)
+                told = tyro.conf.arg(help=docs.get(field), help_behavior_hint=_default_shown(value, docs.get(field, "")))
                 fields.append((field, Annotated[plain, told], dataclasses.field(default=default)))
     return dataclasses.make_dataclass(title, fields, kw_only=True)
+
+
+def _default_shown(value: Any, told: str) -> str | None:
+    """What the help says of a default in tyro's place; None: what tyro says. `told`: the help before it."""
+    said = "(default: None)" if value == () else None  # an empty list, which tyro shows as nothing; None empties one
+    return "(no default)" if value is None and told.startswith("Required") else said
 
 
 def _listed(cls: type[Config]) -> list[tuple[str, Any]]:
@@ -390,4 +395,6 @@ def _plain_type(annotation: Any) -> Any:
 def _without_text_none(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _without_text_none(item) for name, item in value.items()}
+    if isinstance(value, list):  # of tables; a text among others stays
+        return [_without_text_none(item) if isinstance(item, dict) else item for item in value]
     return None if value == "None" else value

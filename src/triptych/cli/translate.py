@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from triptych.cli.arguments import asks_for_help, at_checkpoint, counted, finished, named_as_flags, require_images, run_argument
+from triptych.cli.arguments import asks_for_help, at_checkpoint, finished, named_as_flags, require_images, run_argument
 from triptych.cli.output import show_page
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.files import OUTPUTS
+from triptych.core.wording import counted
 from triptych.runs.loading import Loading
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from triptych.core.errors import ConfigError
+from triptych.core.wording import counted
 
 _MOST_SHOWN = 60  # characters of a value in a message
 
@@ -27,20 +28,21 @@ def whole_number(value: Any, name: str, *, least: int | None = None) -> int:
 
 def whole_numbers(values: Any, name: str, *, count: int | None = None) -> list[int]:
     """Several of them, `count` where it is given. Raises ConfigError about the argument `name`."""
-    wanted = "whole numbers" if count is None else f"{count} whole numbers"
+    wanted = "whole numbers" if count is None else counted(count, "whole number")
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise ConfigError(name, f"got {shown(values)}, expected {wanted}")
     numbers = [whole_number(value, name) for value in values]
     if count is not None and len(numbers) != count:
-        raise ConfigError(name, f"got {len(numbers)} numbers, expected {wanted}")
+        raise ConfigError(name, f"got {counted(len(numbers), 'number')}, expected {wanted}")
     return numbers
 
 
 def given_path(value: Any, name: str) -> Path:
-    """A path, of a text that is not empty or a Path. Raises ConfigError about the argument `name`."""
-    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+    """A path, of a text that is more than blanks or a Path. Raises ConfigError about the argument `name`."""
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str) or not text.strip():
         raise ConfigError(name, f"got {shown(value)}, expected a path")
-    return Path(value)
+    return Path(text)
 
 
 def optional_path(value: Any, name: str) -> Path | None:
@@ -50,5 +52,8 @@ def optional_path(value: Any, name: str) -> Path | None:
 
 def shown(value: Any) -> str:
     """A value in a message, in one line that is not too long."""
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except (ValueError, RecursionError):  # a number of more digits than Python writes; lists in lists in lists
+        return f"something of type {type(value).__name__} that is too long to show"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

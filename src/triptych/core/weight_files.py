@@ -83,7 +83,7 @@ def _lies_open(path: Path) -> bool:
 def checked_weights(content: Any, *, name: str = "the file") -> dict[str, Tensor]:
     """Tensors by name, as they were handed over; raises CheckpointError, about `name`, for anything else."""
     if not isinstance(content, Mapping):
-        raise CheckpointError(f"{name} holds a {type(content).__name__}, expected tensors by name (a state dict)")
+        raise CheckpointError(f"{name} holds {_kind(content)}, expected tensors by name (a state dict)")
     if isinstance(content.get("state_dict"), Mapping):
         content = content["state_dict"]
     if "param_groups" in content and "state" in content:
@@ -93,13 +93,19 @@ def checked_weights(content: Any, *, name: str = "the file") -> dict[str, Tensor
     for key, value in content.items():
         if not isinstance(key, str) or not isinstance(value, Tensor):
             inner = " (a state dict inside another dictionary: save that one alone)" if isinstance(value, Mapping) else ""
-            raise CheckpointError(f"{name} holds a {type(value).__name__} under {key!r}, expected tensors by name{inner}")
+            raise CheckpointError(f"{name} holds {_kind(value)} under {key!r}, expected tensors by name{inner}")
         if not _is_whole(value):
             raise CheckpointError(f"{name}: {key} does not hold all of its {value.numel()} values; save plain tensors")
     tensors = {key: value.detach() for key, value in content.items()}
     while prefix := next((prefix for prefix in _WRAPPERS if all(name.startswith(prefix) for name in tensors)), None):
         tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
     return tensors
+
+
+def _kind(value: Any) -> str:
+    """The type of a value, for messages: a list, an int."""
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def check_fit(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:

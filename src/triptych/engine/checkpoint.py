@@ -35,7 +35,7 @@ from triptych.core.tensors import load_tensors
 from triptych.engine.distributed import World
 from triptych.engine.parts import read_parts, write_parts
 from triptych.engine.run_directory import REPLACED, checkpoint_path, list_checkpoints
-from triptych.engine.state import RESERVED, SUFFIX, NotNow, read_state, write_state
+from triptych.engine.state import RESERVED, SUFFIX, NoneReadable, NotNow, read_state, write_state
 
 STATE = "state.json"
 OPTIMIZER = "optimizer"
@@ -183,8 +183,8 @@ def load_checkpoint(path: Path, *, files: Wanted = None) -> Checkpoint:
 def load_newest(folder: Path, *, warn: Callable[[str], None], files: Wanted = None) -> Checkpoint | None:
     """The newest checkpoint that can be read, or None where none was ever written.
 
-    Each damaged one is reported through `warn`. Raises CheckpointError when there are checkpoints and all are damaged, and for one that
-    may be whole but cannot be read now.
+    Each damaged one is reported through `warn`. Raises NoneReadable when there are checkpoints and all are damaged, CheckpointError for
+    one that may be whole but cannot be read now.
     """
     numbers = list_checkpoints(folder)
     for number in reversed(numbers):
@@ -198,7 +198,8 @@ def load_newest(folder: Path, *, warn: Callable[[str], None], files: Wanted = No
             before = "the one before it is used" if number != numbers[0] else "there is none before it"
             warn(f"{error}; {before}")
     if numbers:
-        raise CheckpointError(f"none of the {len(numbers)} checkpoints in {folder} can be read")
+        several = f"none of the {len(numbers):,} checkpoints in {folder} can be read"
+        raise NoneReadable(several if len(numbers) > 1 else f"the only checkpoint in {folder} cannot be read")
     return None
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from triptych.core.errors import ConfigError
 from triptych.core.memory import is_out_of_memory, said_of
 from triptych.core.model import Model
+from triptych.core.wording import counted
 from triptych.engine.allocator import keep_freed_memory, return_freed_memory
 from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import World
@@ -50,14 +51,14 @@ class Microbatch:
 
     def does_not_fit(self, said: str, *, batch: int | None = None) -> DoesNotFit:
         """The error for a step that cannot be divided as it would have to be. `batch`: the largest that fits, where that is known."""
-        images = "1 image" if self.size == 1 else f"{self.size} images"
-        what = f"{images} at once {'does' if self.size == 1 else 'do'} not fit into memory ({said})"
+        what = f"{counted(self.size, 'image at once does', 'images at once do')} not fit into memory ({said})"
         if self._model.couples_samples:
             coupled = f"and the samples of a batch affect each other in {type(self._model).__name__}, so that it cannot be divided"
             every, option = "", ""
             if self._processes > 1:
                 every, option = f", which is that of all {self._processes} processes", f" --processes {self._processes}"
-            remedy = f"lower it{every} (triptych plan{option} measures what fits)" if batch is None else f"{batch} fit: lower it to that"
+            remedy = f"lower it{every} (triptych plan{option} measures what fits)"
+            remedy = remedy if batch is None else f"{counted(batch, 'fits', 'fit')}: lower it to that"
             return DoesNotFit("train.batch_size", f"got {self._train.batch_size}, but {what}, {coupled}; {remedy}")
         if self.size > self.group:
             leave = "" if self._divided or self._train.out_of_memory == "halve" else ", or leave that to train.out_of_memory halve"

@@ -50,6 +50,10 @@ class NotNow(CheckpointError):
     """A checkpoint that cannot be read now, or not by this version, and that may be whole."""
 
 
+class NoneReadable(CheckpointError):
+    """A run has checkpoints, and all of them are damaged."""
+
+
 def read_state(path: Path) -> dict[str, Any]:
     """The fields of a state.json, without its digest. Raises CheckpointError that names the file and the field that is wrong."""
     try:

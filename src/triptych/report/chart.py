@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from triptych.core.wording import counted
+
 WIDTH, HEIGHT = 420, 250
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 10, 40
 """Margins; that on the left is wider where the labels are."""
@@ -92,7 +94,7 @@ class Drawing:
     @property
     def remarks(self) -> list[str]:
         """What has to be known to read it."""
-        said = [f"{counted(self.cut)} point{'' if self.cut == 1 else 's'} beyond the edge"] if self.cut else []
+        said = [f"{counted(brief(self.cut), 'point')} beyond the edge"] if self.cut else []
         said += ["logarithmic axis"] if self.logarithmic else []
         return said + ([f"{self.x_label} on a logarithmic axis"] if self.x_logarithmic else [])
 
@@ -168,7 +170,7 @@ def drawing(
     values = xs if x_scale.logarithmic else _x_values(x_scale, xs, whole=x_ticks != "number")
     return Drawing(
         x_label=x_label,
-        x_ticks=spaced(ticks(x_scale, values, counted if x_ticks == "count" else plain)),
+        x_ticks=spaced(ticks(x_scale, values, brief if x_ticks == "count" else plain)),
         y_ticks=y_ticks,
         shapes=shapes,
         marks=[Tick(x_scale(x), text) for x, text in marks if x_scale.holds(x)],
@@ -324,7 +326,7 @@ def plain(value: float, digits: int = 0) -> str:
     return f"{value:.{max(4, digits)}g}"
 
 
-def counted(value: float, digits: int = 0) -> str:
+def brief(value: float, digits: int = 0) -> str:
     """A count in few letters: 500, 12k, 3.5M, 2B. `digits`: as in `plain`."""
     for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:

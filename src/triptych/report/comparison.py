@@ -10,6 +10,7 @@ from pathlib import Path
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import explain
 from triptych.core.memory import in_bytes
+from triptych.core.wording import counted
 from triptych.engine.run_directory import RunDirectory
 from triptych.report.chart import Chart, colour_class, plain
 from triptych.report.grids import Picture, Series, picture
@@ -100,7 +101,7 @@ def write_comparison(roots: Sequence[str | Path], out: str | Path) -> Path:
     Raises ConfigError for less than two runs or too many, CheckpointError where one is none, DataError where the page cannot be written.
     """
     if not 2 <= len(roots) <= MOST_RUNS:
-        raise ConfigError("", f"got {len(roots)} run{'' if len(roots) == 1 else 's'}, expected 2 to {MOST_RUNS}")
+        raise ConfigError("", f"got {counted(len(roots), 'run')}, expected 2 to {MOST_RUNS}")
     for root in map(Path, roots):
         if not (root / "config.json").exists():
             RunDirectory(root).read_config()  # which says what there is instead

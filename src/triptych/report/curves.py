@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from triptych.core.reading import parsed_json
+from triptych.core.wording import counted
 from triptych.engine.metric_log import measured
 from triptych.report.growing import GrowingFile
 
@@ -160,18 +161,14 @@ class Curves:
 
     def _noted(self) -> Iterator[str]:
         if self._damaged:
-            yield f"metrics.jsonl has {_counted(self._damaged, 'damaged line')}, left out"
+            yield f"metrics.jsonl has {counted(self._damaged, 'damaged line')}, left out"
         if self._nameless:
             yield f"metrics.jsonl has more than {_MOST_CURVES} names: the others are left out"
         if self._file.left_out:
             yield f"metrics.jsonl is very long: its first {self._file.left_out:,} bytes are left out"
         wrong = sum(curve.not_finite for curve in self.by_name.values())
         if wrong:
-            yield f"metrics.jsonl has {_counted(wrong, 'value')} not finite (NaN or infinite), left out of the curves"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"
+            yield f"metrics.jsonl has {counted(wrong, 'value')} not finite (NaN or infinite), left out of the curves"
 
 
 def values_of(curve: Curve | None) -> list[Any]:

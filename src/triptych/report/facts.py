@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from triptych.core.config import spelled
+from triptych.core.wording import counted
 from triptych.data.few_shot import FewShotDataConfig
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
@@ -181,20 +182,21 @@ def _images(spec: Any) -> Iterator[str]:
     height, width = spec.get("image_size"), spec.get("width")
     channels, shown = spec.get("channels"), inside(spec, "latents", "image_size")
     if shown is not None:
-        yield f"latents of {height} x {width or height} and {channels} channels, of images of {shown} x {shown} pixels"
+        size = f"{shown} x {inside(spec, 'latents', 'width') or shown} pixels"
+        yield f"latents of {height} x {width or height} and {counted(str(channels), 'channel')}, of images of {size}"
     else:
         yield f"{height} x {width or height} pixels"
-        yield "grey" if channels == 1 else "RGB" if channels == 3 else f"{channels} channels"
+        yield "grey" if channels == 1 else "RGB" if channels == 3 else counted(str(channels), "channel")
     frames = inside(spec, "clip_length", "most")
     if frames is not None:
-        yield f"clips of up to {frames} frames"
+        yield f"clips of up to {counted(str(frames), 'frame')}"
     classes, names = spec.get("num_classes"), spec.get("class_names")
     if classes is None:
         yield "no classes"
         return
     listed = [str(name) for name in names[:_MOST_CLASSES]] if isinstance(names, list) else []
     more = ", ..." if isinstance(names, list) and len(names) > _MOST_CLASSES else ""
-    yield f"{classes} classes" + (f" ({', '.join(listed)}{more})" if listed else "")
+    yield counted(str(classes), "class", "classes") + (f" ({', '.join(listed)}{more})" if listed else "")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from triptych.core.errors import one_line
 from triptych.core.reading import parsed_json, read_regular
+from triptych.core.wording import counted
 from triptych.report.curves import LARGEST
 from triptych.report.facts import flattened, spelled_value
 
@@ -106,7 +107,8 @@ def evaluations(folder: Path) -> tuple[list[Evaluation], list[str]]:
         return [], [f"evaluations cannot be read: {error.strerror or error}"]
     found: list[Evaluation] = []
     swept: list[Evaluation] = []
-    notes = [f"{len(files) - _MOST_FILES} older files of evaluations are left out"] if len(files) > _MOST_FILES else []
+    older = counted(len(files) - _MOST_FILES, "older file of evaluations is", "older files of evaluations are")
+    notes = [f"{older} left out"] if len(files) > _MOST_FILES else []
     for path in files[-_MOST_FILES:]:
         try:
             for evaluation, of_a_sweep in _read(path):

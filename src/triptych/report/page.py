@@ -18,7 +18,7 @@ from markupsafe import Markup
 from triptych import __version__
 from triptych.core.errors import printable
 from triptych.core.files import write_text
-from triptych.report.chart import BOTTOM, HEIGHT, RIGHT, TOP, WIDTH, counted, plain
+from triptych.report.chart import BOTTOM, HEIGHT, RIGHT, TOP, WIDTH, brief, plain
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -59,7 +59,7 @@ def _environment() -> Environment:
         version=__version__,
         frame={"width": WIDTH, "height": HEIGHT, "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM},
     )
-    environment.filters.update(plain=plain, counted=counted, exact=repr, grouped=lambda count: f"{count:,}")
+    environment.filters.update(plain=plain, brief=brief, exact=repr, grouped=lambda count: f"{count:,}")
     return environment
 
 

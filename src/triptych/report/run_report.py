@@ -10,6 +10,7 @@ from pathlib import Path
 from triptych.core.errors import CheckpointError, DataError
 from triptych.core.files import explain
 from triptych.core.memory import in_bytes
+from triptych.core.wording import counted
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
 from triptych.report.best import BY_VALIDATION, Best, best_checkpoint
 from triptych.report.chart import Chart, plain
@@ -152,8 +153,8 @@ class Table:
 
 def _title(evaluation: Evaluation, how: str) -> str:
     names = ", ".join(figure.name for figure in evaluation.figures)
-    seen = "" if evaluation.images_seen is None else f"{evaluation.images_seen:,} images seen"
-    steps = "" if evaluation.steps is None else f"{plain(evaluation.steps)} steps"
+    seen = "" if evaluation.images_seen is None else counted(evaluation.images_seen, "image seen", "images seen")
+    steps = "" if evaluation.steps is None else counted(plain(evaluation.steps), "step")
     return ", ".join(filter(None, (how, names, seen, steps)))
 
 

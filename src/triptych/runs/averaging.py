@@ -21,6 +21,7 @@ from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.files import explain
 from triptych.core.given import optional_path, shown, whole_number
 from triptych.core.model import Averaged, Model
+from triptych.core.wording import counted
 from triptych.engine.checkpoint import Checkpoint, checkpoint_path, list_checkpoints, load_checkpoint, write_folder, write_tensors
 from triptych.engine.config import AverageConfig
 from triptych.engine.ema import averaged_state
@@ -81,7 +82,7 @@ class Mixture:
         """What it is made of, in a few words."""
         lengths = sorted({length_in(part.stem) or 0.0 for part in self.parts})
         times = len({part.profile.images for part in self.parts})
-        of = f"length {' and '.join(map(str, lengths))} at {times} time{'s' if times > 1 else ''}"
+        of = f"length {' and '.join(map(str, lengths))} at {counted(times, 'time')}"
         return f"{len(self.parts)} averages of {of}, residual {self.combination.residual:.2%}" if len(self.parts) > 1 else f"that of {of}"
 
 

@@ -15,6 +15,7 @@ import torch
 from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError, DataError
 from triptych.core.reading import user_path
+from triptych.core.wording import counted
 from triptych.data.config import AS_STORED, DataConfig
 from triptych.data.skipping import read_skip, write_skip
 from triptych.engine.checkpoint import sweep
@@ -117,10 +118,12 @@ def _with_own_list(earlier: RunConfig, config: RunConfig, directory: RunDirector
     notes = [] if user_path(given).exists() else [f"data.skip: {given} is not there; the run's own copy counts, {directory.left_out}"]
     own, theirs = (read_skip(path).keys() for path in (directory.left_out, directory.left_out if notes else given))
     if theirs != own:
+        more = counted(len(theirs - own), "of its images is", "of its images are")
         raise ConfigError(
             "data.skip",
-            f"got {given!r}, but it is not the list of this run: {len(theirs - own):,} of its images are not in {directory.left_out}, and "
-            f"{len(own - theirs):,} are missing; give that file, or another --run (with --init-from, to begin with this run's weights)",
+            f"got {given!r}, but it is not the list of this run: {more} not in {directory.left_out}, and "
+            f"{counted(len(own - theirs), 'is', 'are')} missing; give that file, or another --run "
+            "(with --init-from, to begin with this run's weights)",
         )
     return dataclasses.replace(config, data=dataclasses.replace(config.data, skip=earlier.data.skip)), notes
 

@@ -15,6 +15,7 @@ from triptych.core.batch import RawBatch
 from triptych.core.errors import DataError
 from triptych.core.model import Encoder, Model, Sampler, Upsampler
 from triptych.core.translation import Translator
+from triptych.core.wording import counted
 from triptych.data.images import Data, ImageSet
 from triptych.data.loader import Loader, evaluation_batches
 from triptych.data.skipping import Chosen, spread
@@ -99,7 +100,7 @@ def _validation(
         numbers = np.arange(count) if config.data.order == "by-name" else spread(count, len(held_out))
         good = readable_images(held_out, numbers, world, bad)
         if not len(good):
-            raise DataError(f"none of {count} held-out images can be read: set train.validate_images to 0")
+            raise DataError(f"of {counted(count, 'held-out image')} none can be read: set train.validate_images to 0")
         return Chosen(held_out, good)
 
     def validate(watch: Watch) -> dict[str, float]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from triptych.core.errors import ConfigError, DataError, RunError
 from triptych.core.memory import in_bytes
+from triptych.core.wording import counted
 from triptych.data.source import FILES
 from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import open_world
@@ -234,7 +235,7 @@ def _rate(config: RunConfig, size: int, device: str | None, *, limit: float) -> 
 
 def settings_for(seen: Look, candidate: Candidate, reasons: list[tuple[str, str]]) -> Settings:
     """What is laid over the candidate's recipe for these images, before batch and length."""
-    settings = merged(data_settings(seen, candidate), _labels(seen, candidate, reasons))
+    settings = merged(data_settings(seen, candidate), _labels(seen, reasons))
     return merged(settings, augmentation(seen, candidate.recipe, reasons))
 
 
@@ -281,27 +282,24 @@ def _say_size(seen: Look, settings: Settings, reasons: list[tuple[str, str]], *,
     reasons.append(("size", f"{data.get('width', data['image_size'])}x{data['image_size']}: {why}{bordered}{enlarged}"))
 
 
-def _labels(seen: Look, candidate: Candidate, reasons: list[tuple[str, str]]) -> Settings:
-    """By class where there are classes and the model takes them."""
+def _labels(seen: Look, reasons: list[tuple[str, str]]) -> Settings:
+    """By class where there are classes: all candidates can, but those for pairs, which have none."""
     if seen.pairs is not None:
         return {}
-    model = load_recipe(candidate.recipe).model
-    able = hasattr(model, "class_conditional")
-    learned = able and seen.classes is not None and 2 <= seen.classes <= max(2, seen.count // 20)
+    learned = seen.classes is not None and 2 <= seen.classes <= max(2, seen.count // 20)
     if learned:
         reasons.append(("labels", f"learned: {seen.classes} classes, so samples can be asked for by class"))
-    elif seen.classes and not able:
-        reasons.append(("labels", "not learned: this model has no classes"))
     elif seen.classes:
-        reasons.append(("labels", f"not learned: {seen.classes:,} classes are too many for {seen.count:,} images"))
+        many = f"classes are too many for {seen.count:,} images"
+        reasons.append(("labels", f"not learned: {counted(seen.classes, 'class is all that there is', many)}"))
     else:
         reasons.append(("labels", "none: the images have no classes"))
-    return {"data": {"labels": "auto" if learned else "none"}} | ({"model": {"class_conditional": learned}} if able else {})
+    return {"data": {"labels": "auto" if learned else "none"}, "model": {"class_conditional": learned}}
 
 
 def augmentation(seen: Look, recipe: str, reasons: list[tuple[str, str]]) -> Settings:
     """What keeps so many images from being learned by heart."""
-    count = f"{seen.count:,} images"
+    count = counted(seen.count, "image")
     if seen.pairs is not None:
         reasons.append(("augmentation", "random cut-outs and mirroring: both halves of a pair alike"))
         return {}
@@ -317,7 +315,7 @@ def augmentation(seen: Look, recipe: str, reasons: list[tuple[str, str]]) -> Set
         return {"model": {"augmentation": {"p": p, "y_flip": 0.0}, "network": {"dropout": dropout}}, "data": {"flip": False}}
     enough = FEW if recipe == "flow-small" else SOME  # so small a network does not learn some thousand by heart, and would draw moved ones
     if seen.count < enough and seen.channels == 3:
-        reasons.append(("augmentation", f"{mirrored}moved by up to a tenth: {count} are few"))
+        reasons.append(("augmentation", f"{mirrored}moved by up to a tenth: {counted(seen.count, 'image is', 'images are')} few"))
         return {"data": {"augment": "shift"}}
     why = f"{count} are enough" if seen.count >= enough else "characters that are moved or turned may be others"
     reasons.append(("augmentation", f"{mirrored}no more: {why}"))
@@ -330,14 +328,13 @@ def few(seen: Look, recipe: str) -> tuple[str, ...]:
         return ()
     if seen.pairs is not None:
         return (
-            f"{seen.count:,} pairs are fewer than {FEW:,}: expect the details of these in whatever it makes; better, begin with a run of "
-            f"{recipe} on more pairs of the kind: --init-from RUN",
+            f"{counted(seen.count, 'pair is', 'pairs are')} fewer than {FEW:,}: expect the details of these in whatever it makes; better, "
+            f"begin with a run of {recipe} on more pairs of the kind: --init-from RUN",
         )
-    augmented = "Augmentation is on" if seen.channels == 3 else "A shorter run makes fewer"
-    remedy = "ADA is on" if recipe.startswith("stylegan2") else augmented
+    remedy = "ADA is on" if recipe.startswith("stylegan2") else "Augmentation is on" if seen.channels == 3 else "A shorter run makes fewer"
     return (
-        f"{seen.count:,} images are fewer than {FEW:,}: expect copies of them among the samples (triptych evaluate RUN --metrics copies "
-        f"counts them). {remedy}; better still, begin with a run of {recipe} on more images of the kind: --init-from RUN",
+        f"{counted(seen.count, 'image is', 'images are')} fewer than {FEW:,}: expect copies among the samples (triptych evaluate RUN "
+        f"--metrics copies counts them). {remedy}; better still, begin with a run of {recipe} on more images of the kind: --init-from RUN",
     )
 
 
@@ -382,11 +379,11 @@ def _length(config: RunConfig, found: Plan, seconds: float, *, reasons: list[tup
     changes: Settings = {"total_images": total, "checkpoint_every": max(1, math.ceil(steps / saves)) * step, "sample_every": every}
     changes |= {"validate_every": every, "sample_count": counts["samples"], "validate_images": counts["validated"]}
     epochs = total / found.training_images
-    seen = f"{total:,} images seen ({rounded(epochs)} epochs, {steps:,} steps)"
+    seen = f"{total:,} images seen ({counted(rounded(epochs), 'epoch')}, {counted(steps, 'step')})"
     reasons.append(("length", f"{seen}: {rounded(found.rate)} images/s for the time"))
     times = "once" if counts["grids"] == 1 else f"{counts['grids']} times"
-    drawn = f"{counts['samples']} samples {times}" if counts["samples"] else "no grids"
-    reasons.append(("grids", f"{drawn}: about {took:,.0f} seconds of the time with the validations"))
+    drawn = f"{counted(counts['samples'], 'sample')} {times}" if counts["samples"] else "no grids"
+    reasons.append(("grids", f"{drawn}: about {counted(round(took), 'second')} of the time with the validations"))
     changes |= _average(config, steps, reasons)
     if train.evaluate_every is not None:
         changes |= _evaluated(train, evaluations, evaluating, math.ceil(steps / max(1, evaluations)) * step, reasons)
@@ -424,7 +421,7 @@ def _average(config: RunConfig, steps: int, reasons: list[tuple[str, str]]) -> S
         reasons.append(("average", f"{described}: the recipe's, which is shorter while a run is young"))
         return {}
     rate = 0.9 if steps < 200 else 0.99 if steps < 2_000 else 0.999 if steps < 50_000 else 0.9999
-    reasons.append(("average", f"rate {rate}: it looks back over about {round(1 / (1 - rate)):,} of {steps:,} steps"))
+    reasons.append(("average", f"rate {rate}: it looks back over about {round(1 / (1 - rate)):,} of {counted(steps, 'step')}"))
     start = min(train.ema_start, steps // 10 * train.batch_size)
     return {"ema_rates": [rate]} | ({} if start == train.ema_start else {"ema_start": start})
 
@@ -438,8 +435,7 @@ def checkpoints(found: Plan, seconds: float) -> tuple[int, float]:
 
 def evaluated(found: Plan, seconds: float) -> tuple[int, float]:
     """How many evaluations take a small share of the time, 0 where none does, and the seconds of all, with the look at the reference."""
-    count = int((_AROUND * seconds - found.reference_seconds) / max(found.evaluation_seconds, 1e-9))
-    count = max(0, min(_MOST_EVALUATIONS, count))
+    count = max(0, min(_MOST_EVALUATIONS, int((_AROUND * seconds - found.reference_seconds) / max(found.evaluation_seconds, 1e-9))))
     return count, count * found.evaluation_seconds + (found.reference_seconds if count else 0.0)
 
 
@@ -457,7 +453,7 @@ def _evaluated(train: TrainConfig, count: int, took: float, every: int, reasons:
         reasons.append(("evaluations", "none on the way: one would take too much of the time; triptych evaluate measures it afterwards"))
         return {"evaluate_every": None, "best_by": "validation"}
     by = "a network of random weights" if train.evaluate_features == "random" else "a network that has learned"
-    what = f"{count} on the way, of {train.evaluate_count:,} samples by {by}: about {took:,.0f} seconds of the time"
+    what = f"{count} on the way, of {train.evaluate_count:,} samples by {by}: about {counted(round(took), 'second')} of the time"
     reasons.append(("evaluations", f"{what}; their Frechet distance chooses the best checkpoint"))
     return {"evaluate_every": every}
 

@@ -13,6 +13,7 @@ import torch
 from triptych.core.batch import DataSpec, RawBatch
 from triptych.core.errors import ConfigError, nearest
 from triptych.core.model import Classifier
+from triptych.core.wording import counted
 from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory
 from triptych.evaluation.feature_space import OR_NAMED, SPACES, open_space
@@ -62,7 +63,7 @@ def _of_run(run: StoredRun, *, size: tuple[int, int], channels: int, world: Worl
         raise ConfigError("classifier", f"{run.directory} is a run of {type(model).__name__}, which recognises no images")
     if (run.spec.height_and_width, run.spec.channels) != (size, channels):
         (high, wide), (own_high, own_wide) = size, run.spec.height_and_width
-        kinds = f"images of {own_wide}x{own_high} with {run.spec.channels} channel(s), these have {wide}x{high} with {channels}"
+        kinds = f"images of {own_wide}x{own_high} with {counted(run.spec.channels, 'channel')}, these have {wide}x{high} with {channels}"
         raise ConfigError("classifier", f"{run.directory} recognises {kinds}")
     loaded, origin = run.loaded_together("latest", None, world)
     coefficients = loaded.process.at_step(0)  # type: ignore[union-attr, operator]  (of a NoisyClassifier)

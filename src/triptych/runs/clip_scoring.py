@@ -22,6 +22,7 @@ from triptych.core.errors import ConfigError, DataError, UserError, nearest
 from triptych.core.reading import user_path
 from triptych.core.translation import VideoTranslator
 from triptych.core.weight_files import read_weights
+from triptych.core.wording import counted
 from triptych.data.clip_files import clips_of
 from triptych.data.clips import ClipDataConfig, ClipImages
 from triptych.data.cut import Cut
@@ -107,7 +108,8 @@ class FolderClips(ClipSet):
             raise DataError(f"{real}: has no frame {alone}, as {made} does; a clip and its truth have the same names")
         for name, frames in clips.items():
             if len(frames) != len(whole[name]):
-                raise DataError(f"{made}: the clip {name or 'of all frames'} has {len(frames)} frames, its truth {len(whole[name])}")
+                has = f"has {counted(len(frames), 'frame')}, its truth {len(whole[name]):,}"
+                raise DataError(f"{made}: the clip {name or 'of all frames'} {has}")
             if len(frames) < 2:
                 raise DataError(
                     f"{made}: the clip {name or 'of all frames'} has a single frame; put the frames of a clip into one sub-folder"
@@ -158,7 +160,8 @@ class RunClips(ClipSet):
             longest = max(len(clip) for clip in data.validation.clips) - config.references
             raise ConfigError("frames", f"got {length}, expected at most {longest}: the longest held-out clip has no more{config.beside}")
         if (short := len(data.validation.clips) - len(clips)) and opened.world.is_main:
-            warnings.warn(f"{short} held-out clips of fewer than {length} frames{config.beside} are left out", stacklevel=3)
+            left = counted(short, "held-out clip is", "held-out clips are")
+            warnings.warn(f"{left} left out, with fewer than {length} frames{config.beside}", stacklevel=3)
         held_out = data.validation.of_length(length, clips)
         available = len(held_out)
         if count is not None and not 1 <= count <= available:

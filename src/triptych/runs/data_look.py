@@ -12,6 +12,7 @@ import numpy as np
 
 from triptych.core.errors import DataError
 from triptych.core.reading import user_path
+from triptych.core.wording import counted
 from triptych.data.config import DataConfig
 from triptych.data.decode import header, number_map
 from triptych.data.files import Files, is_image, listed, open_folder
@@ -75,10 +76,10 @@ class Look:
         """It in one line."""
         smallest, median, largest = self.sides
         sizes = f"{self.shape[0]}x{self.shape[1]}" if smallest == median == largest else f"sides of {smallest} to {largest} pixels"
-        what = "pairs" if self.pairs else "images"
+        what = counted(self.count, "pair" if self.pairs else "image")
         colour = "grey" if self.channels == 1 else "in colour"
-        classes = "" if self.pairs else f", {self.classes} classes" if self.classes else ", no classes"
-        return f"{self.count:,} {what}, {sizes}, {colour}{classes} ({self.source})"
+        classes = "" if self.pairs else f", {counted(self.classes, 'class', 'classes')}" if self.classes else ", no classes"
+        return f"{what}, {sizes}, {colour}{classes} ({self.source})"
 
 
 def look(path: str | Path, *, pairs: bool | None = None) -> Look:

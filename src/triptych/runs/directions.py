@@ -114,6 +114,7 @@ def check_group(name: str, members: np.ndarray, *, whose: str = "") -> None:
     count = int(members.sum())
     if count in (0, len(members)):
         said = f"all of the {len(members)} images have" if count else f"none of the {len(members)} images has"
+        said = said if len(members) > 1 else f"the only image {'has' if count else 'lacks'}"
         raise ConfigError("directions", f"{whose}{said} {name}; a direction needs images with and without: give others, or leave it out")
 
 

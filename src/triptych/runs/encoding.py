@@ -23,13 +23,13 @@ from triptych.core.reading import user_path
 from triptych.core.rng import Rng
 from triptych.core.translation import Translator
 from triptych.data.colours import Colours
-from triptych.data.config import ClassesFrom
+from triptych.data.config import ClassesFrom, DataConfig
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
 from triptych.engine.run_directory import RunDirectory
 from triptych.runs.comparing import load_networks
 from triptych.runs.directions import Directions, Edit, check_directions, directions_of, read_directions, write_directions
-from triptych.runs.files import check_kept, writing
+from triptych.runs.files import check_kept, check_unlearned, writing
 from triptych.runs.given.attributes import attribute_groups, class_groups
 from triptych.runs.given.classes import labels_of
 from triptych.runs.given.collection import Collection, counted, open_squares
@@ -51,18 +51,17 @@ def coder(run: StoredRun, *, settings: Config | None = None, progress: Watch = u
     does.
     """
     require_decoded(run.spec, run.directory)
-    colours = Colours.of(run.config.data)
-    return Coder(run.open_together(Loading(**loading)), settings, colours=colours, directory=run.paths, progress=progress)
+    return Coder(run.open_together(Loading(**loading)), settings, data=run.config.data, directory=run.paths, progress=progress)
 
 
 class Coder:
     """A model with all that it takes to go between images and latents. In every process of a run; the first one writes."""
 
-    def __init__(self, opened: Opened, settings: Config | None, *, colours: Colours, directory: RunDirectory, progress: Watch) -> None:
-        """`colours`: how those of images in files are read; `directory`: of the run that was opened."""
+    def __init__(self, opened: Opened, settings: Config | None, *, data: DataConfig, directory: RunDirectory, progress: Watch) -> None:
+        """`data`: the images of the run that was opened, by which others in files are read too; `directory`: its own."""
         self.model, self.spec, self._chosen = opened.model, opened.spec, settings
         self.settings = settings_like(require_decoder(opened.model).encoding, settings)
-        self._opened, self._colours, self._progress, self._networks_loaded = opened, colours, progress, False
+        self._opened, self._data, self._progress, self._networks_loaded = opened, data, progress, False
         self._space = None if self.spec.latents is None else LatentSpace(self.spec.latents, opened.world, directory)
 
     def encode(
@@ -221,7 +220,8 @@ class Coder:
         if classes not in get_args(ClassesFrom):
             raise ConfigError("classes", f"got {shown(classes)}, expected {', '.join(get_args(ClassesFrom))}")
         pictured = self.spec.pictured
-        return open_squares(images, side=pictured.image_size, channels=pictured.channels, colours=self._colours, classes=classes)
+        colours = Colours.of(self._data)
+        return open_squares(images, side=pictured.image_size, channels=pictured.channels, colours=colours, classes=classes)
 
     def _images(
         self,
@@ -237,6 +237,7 @@ class Coder:
         settings = self._settings_of(latents)
         if out is not None:
             check_output(out, count=len(latents))
+            check_unlearned(out, self._data)
             check_sheet(out, self.spec.pictured, count=len(latents), columns=columns or label_columns(labels))
 
         def conclude(parts: Iterable[Part]) -> Samples:

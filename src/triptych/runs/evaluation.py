@@ -22,6 +22,7 @@ from triptych.core.config import settings_like
 from triptych.core.errors import ConfigError, DataError, RunError
 from triptych.core.given import shown, whole_number
 from triptych.core.rng import Rng
+from triptych.core.wording import counted
 from triptych.data.config import DataConfig
 from triptych.data.images import ImageSet
 from triptych.data.loader import evaluation_batches
@@ -101,7 +102,7 @@ def _without_bad(images: Images, world: World) -> Images:
     for key, why in sorted(bad.items()):  # each process those that it looked at
         warnings.warn(f"cannot be read, and is left out: {key}: {why}", stacklevel=3)
     if not len(good):
-        raise DataError(f"none of the {len(images.chosen)} images can be read")
+        raise DataError(f"of {counted(len(images.chosen), 'image')} none can be read")
     return images if len(good) == len(images.chosen) else dataclasses.replace(images, chosen=Chosen(images.chosen, good))
 
 

@@ -14,12 +14,15 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from triptych.core.address import is_address
 from triptych.core.errors import DataError, Stopped
 from triptych.core.files import explain, real_path, sweep, whole
 from triptych.core.locks import Held, Lock
 from triptych.core.npz import Blocks, DamagedArchive, Header, open_npz, write_npz
 from triptych.core.reading import open_regular, parsed_json, read_regular, user_path
+from triptych.data.config import DataConfig
 from triptych.data.made import STAMP
+from triptych.data.source import located
 from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory, run_that_keeps
 
@@ -67,6 +70,23 @@ def check_apart(out: Path, *read: object) -> None:
         check_kept(out, path)
         if path.is_dir() and not RunDirectory(path).exists() and real_path(path) in (real_path(out), *real_path(out).parents):
             raise DataError(f"cannot write {out}: it lies in {path}, which is read; choose another --out")
+
+
+def check_unlearned(out: Path, data: DataConfig, *, option: str = "--out") -> None:
+    """DataError where images written to `out` would be learned by a later start of a run of `data`, in whose folder of images it lies.
+
+    What lies in a run there, or is hidden, is none of these images, and neither is an .npz.
+    """
+    if out.suffix == ".npz" or data.path is None or is_address(data.path) or data.truth_folder is not None or data.domain_folders:
+        return
+    folder, place = real_path(user_path(data.path)), real_path(out)
+    if not folder.is_dir() or folder not in (place, *place.parents):
+        return
+    inner = place.relative_to(folder)
+    apart = any(RunDirectory(folder / each).exists() for each in (inner, *inner.parents) if each != Path())
+    if not apart and not any(part.startswith(".") for part in inner.parts) and located(data)[1] == "folder":
+        reason = f"it lies in {data.path}, the images of this run, which would learn it when it goes on"
+        raise DataError(f"cannot write {out}: {reason}; choose another {option}")
 
 
 def _require_ours(out: Path, is_ours: Callable[[], bool], *, option: str = "--out") -> None:

@@ -18,6 +18,7 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.core.images import to_uint8
 from triptych.core.rng import Rng
 from triptych.core.translation import Translator, VideoTranslator
+from triptych.core.wording import counted
 from triptych.engine.precision import autocast
 from triptych.engine.run_directory import RunDirectory, run_and_checkpoint
 from triptych.runs.given.collection import Collection
@@ -56,7 +57,8 @@ class StillImages(FirstFrames):
     def check(self, clips: int) -> None:
         """Raises DataError unless there is one image, or one for each clip."""
         if len(self._images) not in (1, clips):
-            raise DataError(f"{self._images.name}: {len(self._images)} first frames for {clips} clips; give one for all, or one for each")
+            found = f"{len(self._images):,} first frames for {counted(clips, 'clip')}"
+            raise DataError(f"{self._images.name}: {found}; give one for all, or one for each")
 
     def frame(self, clip: int, t: int, inputs: Mapping[str, Tensor]) -> np.ndarray | None:
         """The image as the first frame. Raises ConfigError for one of another size than the clip's."""

@@ -23,6 +23,7 @@ from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.files import explain
 from triptych.core.given import given_path
 from triptych.core.model import Model
+from triptych.core.reading import user_path
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, save_checkpoint, sweep
 from triptych.engine.run_directory import RunDirectory
 from triptych.interop.programs import Exported, ExportRequest, FirstFrames, ImportedRun, ImportRequest, Program, Target, exported, imported
@@ -62,14 +63,17 @@ def import_run(
     `autoencoder`: the folder of the run that decodes what a model of latents makes (nvidia's EDM2 of 4 channels, sit, dit); the run keeps a
     copy of it. None: samples are latents.
 
-    Raises ConfigError for flags that are wrong or missing, CheckpointError for files that cannot be used and where there is a run already.
+    Raises ConfigError for flags that are wrong or missing, CheckpointError for files that cannot be used and where there is a run already,
+    DataError for an address in place of a path.
     """
-    directory, file = RunDirectory(given_path(run_dir, "run_dir")), given_path(file, "file")
+    directory, file = RunDirectory(given_path(run_dir, "run_dir")), _place(file, "file")
     if directory.exists() and not settings_alone(directory):
         raise CheckpointError(f"{run_dir} holds a run already; choose another directory")
     directory.check()
-    paths = {name: None if path is None else Path(path) for name, path in (("ema", ema), ("checkpoint", checkpoint), ("data", data))}
+    given = {"ema": ema, "checkpoint": checkpoint, "data": data}
+    paths = {name: None if path is None else _place(path, name) for name, path in given.items()}
     if autoencoder is not None:
+        autoencoder = _place(autoencoder, "autoencoder")
         require_autoencoder(autoencoder)
     lines = list[str]()
     request = ImportRequest(file, flags, program, ema_rate=ema_rate, report=lines.append, processes=processes, **paths)
@@ -105,6 +109,12 @@ def import_run(
         document = RunDocument(_of_images(source.config, spec), spec, source.recipe, licence=source.licence or "")
         directory.write_config(document.to_dict())  # last: now it is a run
     return open_run(run_dir)
+
+
+def _place(path: str | Path, name: str) -> Path:
+    """Where on this machine a file or folder to be read is. Raises ConfigError about the argument `name`, DataError for an address."""
+    given_path(path, name)
+    return user_path(path)
 
 
 def _write_first_frames(first: FirstFrames, place: RunDirectory, info: dict[str, Any], *, licence: str) -> None:

@@ -19,6 +19,7 @@ from triptych.core.given import given_path
 from triptych.core.model import GaussianEncoder
 from triptych.core.npz import Blocks
 from triptych.core.reading import user_path
+from triptych.core.wording import counted
 from triptych.data.config import ClassesFrom, DataConfig
 from triptych.data.images import Data
 from triptych.data.latents import HELD_OUT, LABELS, MEAN, MIRRORED, STAMP, STD, LatentStamp, holds_latents, read_latent_file, read_stamp
@@ -170,7 +171,7 @@ def _opened(config: DataConfig, *, channels: int) -> tuple[DataConfig, Data]:
     try:
         return config, config.open()
     except ConfigError as error:
-        reason = f"{config.path}: a pack of images of {data.spec.channels} channels, but the autoencoder takes {channels}"
+        reason = f"{config.path}: a pack of images of {counted(data.spec.channels, 'channel')}, but the autoencoder takes {channels}"
         raise DataError(f"{reason}; pack them again with --data.channels {channels}") from error
 
 

@@ -17,6 +17,7 @@ from triptych.core.files import explain
 from triptych.core.given import shown, whole_number, whole_numbers
 from triptych.core.npz import DamagedArchive, Header, open_npz, read_npz
 from triptych.core.reading import parsed_json
+from triptych.core.wording import counted
 from triptych.data.latents import holds_latents
 from triptych.runs.files import check_archive, check_place, save_npz
 
@@ -144,7 +145,7 @@ def checked(latents: object) -> Latents:
         return latents
     labels = np.asarray(latents.labels)
     if labels.shape != (len(latents),) or not np.issubdtype(labels.dtype, np.integer):
-        raise ConfigError("latents", f"have labels {shown(latents.labels)}, expected {len(latents)} whole numbers")
+        raise ConfigError("latents", f"have labels {shown(latents.labels)}, expected {counted(len(latents), 'whole number')}")
     return replace(latents, labels=labels.astype(np.int64))
 
 

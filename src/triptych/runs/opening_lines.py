@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from triptych.core.model import Model
 from triptych.core.translation import VideoTranslator
+from triptych.core.wording import counted
 from triptych.data.images import Data
 from triptych.engine.callables import BY_VALIDATION
 from triptych.engine.checkpoint import Checkpoint
@@ -31,10 +32,11 @@ def opening_lines(
     verb = "starts" if checkpoint is None else f"goes on at {checkpoint.images_seen} images"
     name = document.recipe or type(document.config.model).__name__.removesuffix("Config")
     yield f"{name} {verb}: run {directory.root}, {parameters:,} parameters, seed {settings.seed}, {settings.precision}"
-    samples = "images" if data.spec.frames is None else "clips"
+    sample = "image" if data.spec.frames is None else "clip"
+    classes = counted(data.spec.num_classes, "class", "classes") if data.spec.num_classes else "no classes"
     yield (
-        f"{len(data.train):,} training {samples} ({held_out:,} held out), {'x'.join(map(str, data.spec.height_and_width))}, "
-        f"{data.spec.channels} channel(s), {data.spec.num_classes or 'no'} classes; {world.size} process(es) on {world.device.type}"
+        f"{counted(len(data.train), f'training {sample}')} ({held_out:,} held out), {'x'.join(map(str, data.spec.height_and_width))}, "
+        f"{counted(data.spec.channels, 'channel')}, {classes}; {counted(world.size, 'process', 'processes')} on {world.device.type}"
     )
     if world.is_main:
         yield f"images {document.images} (by keys, labels and some of the pixels; the same from a pack of them)"
@@ -43,8 +45,7 @@ def opening_lines(
     if held_out and model.validated and settings.validate_images and held_out < _FEW_HELD_OUT and by_validation:
         how = "by --data.validation-fraction, or more in the folder of held-out images"
         how = how if data.spec.latents is None else "when they are encoded, by triptych data encode --validation-fraction"
-        counted = f"1 {samples.removesuffix('s')} is" if held_out == 1 else f"{held_out} {samples} are"
-        few = f"warning: {counted} held out, too few to choose the best checkpoint by"
+        few = f"warning: {counted(held_out, f'{sample} is', f'{sample}s are')} held out, too few to choose the best checkpoint by"
         yield f"{few}: hold more out ({how}), or judge by the samples"
     if by_validation and not model.validated and "sample" in document.config.model.verbs():
         every = settings.evaluate_every or max(1, settings.total_images // _EVALUATIONS)
@@ -62,7 +63,7 @@ def short_clips(model: Model, data: Data) -> Iterator[str]:
     length = data.spec.clip_length
     if length is None or not isinstance(model, VideoTranslator):
         return
-    short = f"warning: clips have at most {length.most} frame{'' if length.most == 1 else 's'}, and"
+    short = f"warning: clips have at most {counted(length.most, 'frame')}, and"
     if length.most <= model.past_frames:
         yield (
             f"{short} a frame is made from the {model.past_frames} before it: what makes later frames is not learned; "

@@ -23,6 +23,7 @@ from triptych.core.files import whole
 from triptych.core.npz import Blocks
 from triptych.core.reading import user_path
 from triptych.core.remote import names_version
+from triptych.core.wording import counted
 from triptych.data.archives import most_of_a_pack
 from triptych.data.config import DataConfig
 from triptych.data.decode import open_image
@@ -95,7 +96,7 @@ def pack_data(
         raise ConfigError("data.on_error", "got skip, but a pack has every image once: leave it out, and bad images too by data.skip")
     if are_latents(settings):
         raise DataError(f"{settings.path}: holds latents, which are packed already; give images")
-    settings = _anywhere(settings)
+    holds_out, settings = settings.validation_fraction > 0, _anywhere(settings)
     opened = _opened(settings)
     images = _KINDS[kept](opened)
     divides, division = _division(images, settings.validation_fraction)
@@ -113,7 +114,7 @@ def pack_data(
     if zipped and len(_said(stamp, division, images)) > most_of_a_pack(len(images)):
         raise DataError(f"cannot write {place}: the names of {len(images):,} images are too long for a .zip; end --out in .npz")
     source = _Source(settings, place, known=all(map(names_version, opened.objects.values())))
-    kept_back = 0 if opened.validation is None else len(opened.validation)
+    kept_back = 0 if opened.validation is None or not holds_out else len(opened.validation)
     world = open_world("cpu")
     work = Work(len(images), [place.suffix, stamp.to_dict()], lambda items, within: _made(images, items, workers, encoded=zipped))
     pieces = Pieces.of(place, identity=work.identity)
@@ -190,7 +191,7 @@ def _check_replaced(place: Path, stamp: PackStamp) -> None:
         return
     theirs, own = old.data.to_dict() | {"kept": old.kept}, stamp.data.to_dict() | {"kept": stamp.kept}
     name = next(name for name in theirs if theirs[name] != own.get(name))
-    found = f"{old.count:,} images with {name} {spelled(theirs[name])}, here {spelled(own.get(name))}"
+    found = f"{counted(old.count, 'image')} with {name} {spelled(theirs[name])}, here {spelled(own.get(name))}"
     raise DataError(f"cannot write {place}: it is a pack of {found}; choose another --out, or remove it")
 
 

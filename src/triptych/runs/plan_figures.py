@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from triptych.core.memory import in_bytes
+from triptych.core.wording import counted
 from triptych.recipes.config import RunConfig
 from triptych.runs.scaling import Scaled
 
@@ -194,7 +195,7 @@ class Plan:
 
     def warnings(self) -> list[str]:
         """What is likely to be a mistake, a line each."""
-        lines, images = [], f"{self.training_images:,} {self.sample}s"
+        lines, images = [], counted(self.training_images, self.sample)
         step_rate = self.images_per_step / self.step_seconds
         if self.loader_rate < step_rate:
             lines.append(
@@ -216,7 +217,7 @@ class Plan:
         free = self.memory.free_bytes
         taken = self.memory_bytes + self.memory.loader_bytes
         if self.memory.too_many(self.at_once):
-            lines.append(f"{self.at_once} images at once do not fit into memory: {self._remedy()}")
+            lines.append(f"{counted(self.at_once, 'image at once does', 'images at once do')} not fit into memory: {self._remedy()}")
         elif free is not None and taken > free:
             lines.append(f"the run takes {in_bytes(taken)} of memory and {in_bytes(free)} are free: {self._remedy()}")
         return lines

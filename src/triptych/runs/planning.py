@@ -16,6 +16,7 @@ from typing import Any
 from triptych.core.errors import CheckpointError, ConfigError, DataError, RunError, UserError
 from triptych.core.memory import available_memory
 from triptych.core.model import Model
+from triptych.core.wording import counted
 from triptych.data.images import Data, usable_cores, workers_beside
 from triptych.engine.checkpoint import OPTIMIZER
 from triptych.engine.distributed import World, open_world
@@ -136,7 +137,7 @@ def _measured(
 
     def ask(size: int, *, other: bool = False) -> dict[str, Any]:
         batches = (size, 2 * size) if cut else (size,)
-        say(f"measuring {size} images at once")
+        say(f"measuring {counted(size, 'image')} at once")
         found = measured_apart(Task(settings, device, batches, size if cut else None, seconds, other, str(place.root)))
         return found | {"size": Size(size, tuple(found["seconds"]), batches, found["peak_bytes"])}
 
@@ -146,12 +147,12 @@ def _measured(
     while (size := next_size(sizes, own, group=group, seconds=seconds)) is not None:
         fixed, per_image = line_through(sizes)
         if memory is not None and fixed + per_image * size > memory:
-            say(f"{size} images at once would not fit into memory")
+            say(f"{counted(size, 'image')} at once would not fit into memory")
             break
         try:
             sizes.append(ask(size)["size"])
         except NoMemory:
-            say(f"{size} images at once do not fit into memory")
+            say(f"{counted(size, 'image at once does', 'images at once do')} not fit into memory")
             refused = True
             if len(sizes) > 1:
                 break

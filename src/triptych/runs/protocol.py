@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from triptych import __version__
+from triptych.core.wording import counted
 from triptych.evaluation.feature_space import Embedder
 from triptych.runs.model_images import TRAINING
 from triptych.runs.sides import Reference, Subject
@@ -78,7 +79,7 @@ def _images(protocol: Mapping[str, Any], swept: str | None) -> str:
     how |= {name: f"{words} {_short(images[name])}" for name, words in _LEADERS.items() if name in images}
     calls = protocol.get("network_calls")
     if calls not in (None, sampler.get("steps")) and swept is None:
-        how["calls"] = f"{calls} network calls"
+        how["calls"] = counted(calls, "network call")
     how |= {"seed": f"seed {protocol['seed']}", "precision": protocol["precision"]}
     how.pop("checkpoint" if swept in ("weights", "ema-length") else (swept or "").replace("-", "_"), None)
     return f"{said} ({', '.join(how.values())})"

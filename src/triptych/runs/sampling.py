@@ -29,7 +29,7 @@ from triptych.data.files import LABELS_FILE, is_image
 from triptych.data.made import made_in, mark
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
-from triptych.runs.files import check_archive, check_place, save_npz
+from triptych.runs.files import check_archive, check_place, check_unlearned, save_npz
 from triptych.runs.guidance import guided
 from triptych.runs.latent_space import Shown, shown_by
 from triptych.runs.loading import Loading, LoadingKeywords
@@ -73,6 +73,7 @@ def sample(
     if out is not None:
         out = given_path(out, "out")
         check_output(out, count=count)  # before the weights are read
+        check_unlearned(out, run.config.data)
         require_pictures(out, run.spec)
     opened = run.open_together(Loading(**loading))
     chosen = settings_like(require_sampler(opened.model).sampling, settings)

@@ -28,7 +28,7 @@ from triptych.evaluation.feature_space import SPACES, Embedder, check_space, def
 from triptych.evaluation.set_metric import SET_METRICS
 from triptych.runs.embedding import network
 from triptych.runs.figure_files import figures_place, place_in_run, taken_since, write_figures
-from triptych.runs.files import check_place, writing
+from triptych.runs.files import check_place, check_unlearned, writing
 from triptych.runs.given.pictures import Split, open_pictures
 from triptych.runs.kept_images import check_target, keep
 from triptych.runs.loading import Loading, LoadingKeywords
@@ -138,6 +138,8 @@ def score(
         return _subject(images, image_size=image_size, count=own, kept=kept, request=request, loading=chosen)
 
     subject = _main_first(open_subject, world)
+    if kept is not None and isinstance(subject, RunSide):
+        check_unlearned(kept, subject.run.config.data, option="--keep-samples")
     other = None
     if any(needs_reference(name, subject) for name in wanted.names):
 

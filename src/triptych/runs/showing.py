@@ -17,6 +17,7 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import PICTURES
 from triptych.core.model import Augments, ModelConfig
 from triptych.core.rng import Rng, permutation
+from triptych.core.wording import counted
 from triptych.data.config import DataConfig
 from triptych.data.domains import UnpairedImages
 from triptych.data.few_shot import FewShotImages
@@ -114,7 +115,8 @@ def show_data(
     groups = _groups(data, settings)
     in_a_row = (1 + sight.draws) * len(sight.members(groups[0][2], groups[0][1]))
     if sum(min(count, len(images)) for _, images, _ in groups) * in_a_row > _MOST_CELLS:
-        raise ConfigError("count", f"got {count} with {draws} draws, but a sheet holds {_MOST_CELLS:,} pictures; lower one of them")
+        got = f"got {count} with {counted(draws, 'draw')}"
+        raise ConfigError("count", f"{got}, but a sheet holds {_MOST_CELLS:,} pictures; lower one of them")
     for title, images, spec in groups:
         for position, item in enumerate(permutation(len(images), seed=seed, epoch=0)[:count].tolist()):
             rows.append(list(sight.cells(images, spec, item, position)))
@@ -122,7 +124,8 @@ def show_data(
     with writing(place, world=open_world("cpu")):
         write_rows(place, rows)
     columns = f"{' + '.join(sight.members(groups[0][2], groups[0][1]))}, as it is"
-    columns += f"; then {sight.draws} draws of training ({'; '.join(varied)})" if sight.draws else ", for nothing about it is random"
+    drawn = f"; then {counted(sight.draws, 'draw')} of training ({'; '.join(varied)})"
+    columns += drawn if sight.draws else ", for nothing about it is random"
     return Shown(names, columns, data.spec.class_names, (*data.notes, *_hint(model, p)))
 
 

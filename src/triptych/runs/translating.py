@@ -35,7 +35,7 @@ from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
 from triptych.runs.clip_videos import RATE, VIDEOS, Filmed, VideoSettings, in_videos
-from triptych.runs.files import check_apart, check_place, save_npz, writing
+from triptych.runs.files import check_apart, check_place, check_unlearned, save_npz, writing
 from triptych.runs.finetuning import finetune
 from triptych.runs.first_frames import FirstFrames, open_still_images, run_first_frames
 from triptych.runs.given.sizes import OutputSize
@@ -115,6 +115,7 @@ def translate(
         _check_video(opened_inputs, style_count, filming, grid=grid)
     if place is not None:
         check_target(place, read=(inputs, style), count=len(opened_inputs) * style_count)
+        check_unlearned(place, data)
     clips = None
     if isinstance(translator, VideoTranslator) and isinstance(opened_inputs, GivenInputs):
         _check_frames(place, filmed=filming is not None)

@@ -24,7 +24,7 @@ from triptych.data.colours import Colours
 from triptych.data.images import Data
 from triptych.engine.progress import Watch, unwatched
 from triptych.engine.run_directory import RunDirectory
-from triptych.runs.files import check_apart
+from triptych.runs.files import check_apart, check_unlearned
 from triptych.runs.given.classes import renumbered
 from triptych.runs.given.collection import Collection, open_squares
 from triptych.runs.given.small_images import Load, SmallImages
@@ -60,6 +60,7 @@ def upsample(
         if isinstance(small.source, Collection):
             check_apart(out, small.source.name)
         check_output(out, count=count)  # before the weights are read
+        check_unlearned(out, run.config.data)
     opened = run.open_together(Loading(**loading))
     load, kept, origin = small.first(count, opened, seed=seed, labels=labels)
     chosen = settings_like(require_upsampler(opened.model).sampling, settings)

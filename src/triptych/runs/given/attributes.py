@@ -13,6 +13,7 @@ import numpy as np
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import explain
+from triptych.core.wording import counted
 from triptych.data.stored import Member
 from triptych.runs.directions import check_group
 from triptych.runs.given.collection import Collection
@@ -114,7 +115,7 @@ def _matched(path: Path, names: list[str], rows: Iterator[tuple[int, list[str]]]
 
 def _cells(place: str, row: PurePosixPath, names: list[str], cells: list[str]) -> list[int]:
     if len(cells) != len(names):
-        raise DataError(f"{place}: {row} has {len(cells)} values, expected {len(names)}")
+        raise DataError(f"{place}: {row} has {counted(len(cells), 'value')}, expected {len(names)}")
     for name, cell in zip(names, cells, strict=True):
         if cell.strip() not in _VALUES:
             raise DataError(f"{place}: {name} of {row} is {cell.strip()!r}, {_EXPECTED}")

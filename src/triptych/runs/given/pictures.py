@@ -22,6 +22,7 @@ from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.npz import DamagedArchive, Rows, local
 from triptych.core.reading import user_path
+from triptych.core.wording import counted
 from triptych.data.arrays import Arrays, image_rows
 from triptych.data.colours import Colours
 from triptych.data.config import AS_STORED, DataConfig, Source
@@ -104,7 +105,7 @@ def open_pictures(
         instead = "; of videos the frames are measured: give a folder with a sub-folder of them for each" if videos else ""
         raise DataError(f"{place}: holds no images ({KINDS} are looked for, in sub-folders too){instead}")
     if len(items) < least:
-        raise DataError(f"{place}: holds {len(items)} image{'' if len(items) == 1 else 's'}, but a set has at least {least}")
+        raise DataError(f"{place}: holds {counted(len(items), 'image')}, but a set has at least {least}")
     larger = "lower --image-size" if like is None else "give larger ones, or another --image-size"
     asked = None if cut is None else dataclasses.asdict(cut)
     question = ["survey", 2, kind, len(items), asked]
