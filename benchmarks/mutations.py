@@ -2912,6 +2912,8 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
         'raise ConfigError("evaluate_every", reason.format("best_by"))',
         *_tests("engine", "evaluations"),
     ),
+    ("runs/sides.py", "may_write = os.access(self.run.directory, os.W_OK)", "may_write = True", *_tests("runs", "scoring")),
+    ("core/config.py", "except (ValueError, RecursionError):  # a number", "except RecursionError:  # a number"),
 )  # fmt: skip
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triptych.core.config import Config, config
+from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError
 
 
@@ -60,6 +60,12 @@ class Drawing(Config):
 )
 def test_json_round_trip(drawing):
     assert Drawing.from_dict(json.loads(json.dumps(drawing.to_dict()))) == drawing
+
+
+def test_values_are_spelled_for_people() -> None:
+    assert [spelled(value) for value in ((0.1, 1.0), [], "a", None)] == ["0.1, 1.0", "nothing", "'a'", "None"]
+    assert spelled(["a" * 500]) == "a" * 200 + "..."
+    assert spelled([10**5000]) == "something of type list that is too long to show"
 
 
 def test_a_subclass_is_named_by_its_kind():

@@ -119,6 +119,24 @@ def test_what_the_network_says_of_samples_serves_all_metrics_of_sets(tiny: Any, 
     assert set(run.score(metrics=["sfid", "kid"], **given).figures) == {"sfid", "kid"}
 
 
+def test_of_a_run_that_may_only_be_read_the_features_lie_in_the_cache(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, cache = tiny("adm-digits"), tmp_path / "cache"
+    before = {path for path in run.directory.rglob("*") if path.is_file()}
+    monkeypatch.setenv("TRIPTYCH_CACHE", str(cache))
+    monkeypatch.setattr(os, "access", lambda path, mode: path != run.directory)
+    given = {
+        "features": "random",
+        "count": 34,
+        "settings": SETTINGS,
+        "device": "cpu",
+        "reference": npz(tmp_path / "r.npz", 40, size=(16, 16)),
+    }
+    run.score(metrics=["frechet"], out=tmp_path / "a.json", **given)
+    assert {path for path in run.directory.rglob("*") if path.is_file()} == before
+    monkeypatch.setattr("triptych.runs.model_images.draw", lambda *_: pytest.fail("images are drawn again"))
+    run.score(metrics=["kid"], out=tmp_path / "b.json", **given)
+
+
 def test_figures_that_are_read_again_have_their_arrays(tiny: Any) -> None:
     run = tiny("upsample-digits")
     first, again = (run.score(metrics=["psnr"], count=4, device="cpu") for _ in range(2))

@@ -21,7 +21,7 @@ import importlib
 import sys
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
@@ -295,18 +295,20 @@ def _plain(value: Any, annotation: Any = None) -> Any:
 
 def spelled(value: Any) -> str:
     """A value in a message: text in quotes, the items of a list without brackets."""
-    return (_cut(", ".join(map(str, value))) or "nothing") if isinstance(value, tuple | list) else _quoted(value)
+    return _shown(value, lambda: ", ".join(map(str, value)) or "nothing") if isinstance(value, tuple | list) else _quoted(value)
 
 
 def _quoted(value: Any) -> str:
-    """A value as Python writes it, cut where it is long: it may come from a hostile file."""
+    """A value as Python writes it."""
+    return _shown(value, lambda: repr(value))
+
+
+def _shown(value: Any, written: Callable[[], str]) -> str:
+    """A value as it is written, cut where it is long: it may come from a hostile file."""
     try:
-        return _cut(repr(value))
+        text = written()
     except (ValueError, RecursionError):  # a number of more digits than Python writes; lists in lists in lists
         return f"something of type {type(value).__name__} that is too long to show"
-
-
-def _cut(text: str) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -127,8 +128,13 @@ class RunSide(Subject):
         return labels, self.pictures.spec
 
     def looked_at(self, looks: Sequence[Look], *, world: World, progress: Watch) -> Mapping[str, np.ndarray]:
-        out = self.run.directory / "evaluations" / "features" / _file(self.pictures, looks)
+        out = world.on_main(self._features_folder) / _file(self.pictures, looks)
         return looked_at(self.pictures, looks, out=out, groups_kept=1, world=world, progress=progress)
+
+    def _features_folder(self) -> Path:
+        """Of the run; of the user's cache where the run may only be read."""
+        may_write = os.access(self.run.directory, os.W_OK)
+        return self.run.directory / "evaluations" / "features" if may_write else cache_folder() / "sets"
 
     def features(self, embedder: Embedder, output: str, *, each: bool, world: World, progress: Watch) -> FeatureSet:
         return FeatureSet(self.looked_at([network(embedder, world.device)], world=world, progress=progress))
