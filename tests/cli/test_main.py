@@ -364,3 +364,19 @@ def test_an_interruption_is_told_by_the_first_process_alone(
     monkeypatch.setenv("RANK", "1")
     assert cli.main(["train", "toy"]) == 130
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["train", "glow-digits", "--run", "s3://b/run"], "--run: got s3://b/run, an address; expected a path on this machine"),
+        (["sample", "s3://b/run"], "s3://b/run: an address, where a path on this machine is expected; copy what lies there here"),
+        (["train", "s3://b/run"], "s3://b/run: an address, where a path on this machine is expected; copy what lies there here"),
+    ],
+)
+def test_runs_lie_on_this_machine(
+    command: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(command) == 2
+    assert capsys.readouterr().err == f"triptych: error: {said}\n" and not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from triptych.core.errors import ConfigError
-from triptych.core.given import given_path, optional_path, whole_number, whole_numbers
+from triptych.core.given import given_path, given_place, optional_path, whole_number, whole_numbers
 
 
 def test_numbers_and_paths_are_taken_as_they_are_meant() -> None:
@@ -34,6 +34,7 @@ def test_other_mistakes() -> None:
         (lambda: whole_numbers([0, 0.5], "pick"), "pick: got 0.5, expected a whole number"),
         (lambda: whole_numbers([0, 1, 2], "between", count=2), "between: got 3 numbers, expected 2 whole numbers"),
         (lambda: given_path(None, "out"), "out: got None, expected a path"),
+        (lambda: given_place("s3://me:secret@b/run", "run_dir"), "run_dir: got s3://b/run, an address; expected a path on this machine"),
         (lambda: given_path("", "out"), "out: got '', expected a path"),
         (lambda: given_path(" \t", "out"), "out: got ' \\t', expected a path"),
         (lambda: given_path(Path(" "), "out"), "out: got PosixPath(' '), expected a path"),

@@ -203,6 +203,8 @@ def test_pipelines_and_older_names_are_read(tmp_path: Path) -> None:
     assert isinstance(loaded, KLAutoencoder)
     for name, tensor in model.generator.state_dict().items():
         assert torch.equal(loaded.generator.state_dict()[name], tensor.half().float()), name
+    stored = load_file(tmp_path / "run/checkpoints/000000000/model.safetensors")
+    assert {tensor.dtype for name, tensor in stored.items() if name.startswith("generator.")} == {torch.float32}
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

@@ -78,8 +78,8 @@ def merging_bomb() -> str:
     [
         ("", "the file is empty"),
         ("# nothing", "the file is empty"),
-        ("[1]", "the file holds a list, expected settings by name"),
-        ("3", "the file holds a int, expected settings"),
+        ("[1]", "the file holds [1], expected settings by name"),
+        ("3", "the file holds 3, expected settings"),
         ("a: !!python/object/apply:os.system ['echo x']", "line 1: could not determine a constructor for the tag"),
         ("a: 1\nb: !!python/name:os.system", "line 2: could not determine a constructor for the tag"),
         ("a: !mine 3", "line 1: could not determine a constructor"),

@@ -330,7 +330,7 @@ def test_a_discriminator_of_labels_that_are_embedded_alone(tmp_path: Path) -> No
         StyleGAN2GeneratorConfig(mapping_layers=0)
 
 
-@pytest.mark.parametrize(("stored", "taken"), [(0.375, 0.375), (-1.0, 0.0), (math.nan, 0.0), (None, 0.0)])
+@pytest.mark.parametrize(("stored", "taken"), [(0.375, 0.375), (0.0, 0.0), (-1.0, 0.0), (math.nan, 0.0), (None, 0.0)])
 def test_the_probability_of_augmentations(stored: float | None, taken: float, tmp_path: Path) -> None:
     model = trained("stylegan2", seed=1)
     pipe = {} if stored is None else {"augment_pipe": {"p": torch.tensor(stored), "Hz_geom": torch.ones(12)}}
@@ -459,6 +459,64 @@ def test_settings_of_stylegan2(tmp_path: Path) -> None:
     path = write(tmp_path / "x.pkl", "stylegan2", {"G_ema": (model, "generator")}, more={"activation": "swish"})
     with pytest.raises(CheckpointError, match="has the activation 'swish', expected 'lrelu'"):
         runs.import_run(path, tmp_path / "other", program="nvidia")
+
+
+def test_widths_that_are_rounded_down() -> None:
+    """Of images of 16 pixels 100 // 16 channels are six, which 96 // 16 are too; but of four pixels it is 25. The file says it."""
+    part = StyleGAN2GeneratorConfig(base_channels=100, max_channels=32, mapping_layers=1, style_dims=6)
+    with without_weights():
+        model = seeded_build(StyleGAN2Config(generator=part, latent_dims=5), DataSpec(image_size=16, channels=3), seed=0)
+    tensors = part_of(model.state_dict(), "generator")
+    assert [len(tensors[f"synthesis.b{side}.conv1.weight"]) for side in (4, 8, 16)] == [25, 12, 6]
+    for said, base in (({"channel_base": 100}, 100), ({"synthesis_kwargs": {"channel_base": 100}}, 100), ({}, 96)):
+        config, _ = FAMILIES["StyleGAN2"].read(Network("", said, tensors), None)
+        assert isinstance(config, StyleGAN2Config) and (config.generator.base_channels, config.generator.max_channels) == (base, 25)
+
+
+IMAGES = DataSpec(image_size=16, channels=1, num_classes=7)
+
+
+def test_what_stylegan2_is_built_with() -> None:
+    """The arguments of Generator and Discriminator, each another number."""
+    generator = StyleGAN2GeneratorConfig(
+        base_channels=64, max_channels=8, mapping_layers=2, style_dims=6, mapping_rate=0.02, half_stages=2, conv_clamp=256.0
+    )
+    discriminator = StyleGAN2DiscriminatorConfig(
+        base_channels=96, max_channels=12, mapping_layers=3, mapping_rate=0.05, half_stages=1, conv_clamp=None, group_size=4
+    )
+    config = StyleGAN2Config(latent_dims=5, class_conditional=True, generator=generator, discriminator=discriminator)
+    common = {"c_dim": 7, "img_resolution": 16, "img_channels": 1}
+    stages = {"channel_base": 64, "channel_max": 8, "num_fp16_res": 2, "conv_clamp": 256.0}
+    other = {"channel_base": 96, "channel_max": 12, "num_fp16_res": 1, "conv_clamp": None}
+    own = {"z_dim": 5, "w_dim": 6, "synthesis_kwargs": stages, "mapping_kwargs": {"num_layers": 2, "lr_multiplier": 0.02}}
+    group = {"mbstd_group_size": 4, "mbstd_num_channels": 1}
+    judge = {"architecture": "resnet", "epilogue_kwargs": group, "mapping_kwargs": {"num_layers": 3, "lr_multiplier": 0.05}}
+    built = FAMILIES["StyleGAN2"].built_with(config, IMAGES)
+    assert built == {"generator": {**common, **own}, "discriminator": {**common, **other, **judge}}
+    plain = replace(config, discriminator=replace(discriminator, architecture="plain", group_size=1))
+    found = FAMILIES["StyleGAN2"].built_with(plain, IMAGES)["discriminator"]
+    assert (found["architecture"], found["epilogue_kwargs"]) == ("orig", {"mbstd_group_size": 1, "mbstd_num_channels": 0})
+
+
+def test_what_r3gan_is_built_with() -> None:
+    _, config, spec = SMALL["r3gan-cond"]
+    noise = {"numbers of z": 5, "numbers of the class": 3}
+    common = {"image channels": 1, "classes": 7}
+    generator = {"widths, the lowest resolution first": [8, 8, 4], "groups": [4, 4, 2], "blocks of a resolution": 2, "expansion": 2}
+    discriminator = {"widths, the lowest resolution first": [12, 8, 4], "groups": [3, 2, 1], "blocks of a resolution": 1, "expansion": 1}
+    assert FAMILIES["R3GAN"].built_with(config, spec) == {
+        "generator": {**generator, **common, **noise},
+        "discriminator": {**discriminator, **common},
+    }
+
+
+@pytest.mark.parametrize(("conditional", "classes", "told"), [(True, 7, 7), (False, 7, 0), (False, None, 0)])
+def test_the_classes_that_the_originals_are_built_with(conditional: bool, classes: int | None, told: int) -> None:
+    spec = DataSpec(image_size=16, channels=3, num_classes=classes)
+    for kind, name in (("StyleGAN2", "c_dim"), ("R3GAN", "classes")):
+        config = replace(SMALL[kind.lower()][1], class_conditional=conditional)
+        built = FAMILIES[kind].built_with(config, spec)  # type: ignore[index]
+        assert [built[part][name] for part in PARTS] == [told, told]
 
 
 @pytest.mark.parametrize(

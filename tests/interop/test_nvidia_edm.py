@@ -189,7 +189,28 @@ def test_whole_numbers_where_fractions_are_expected(tmp_path: Path) -> None:
     assert isinstance(config, EDMConfig)
     found = (config.network.dropout, config.sigma_data, config.label_dropout, config.noise_mean, config.noise_std, config.augmentation.p)
     assert found == (0, 1, 0, -1, 2, 1) and all(type(value) is float for value in found)
+    assert config.augmentation == NonLeakingConfig(p=1.0, scaling=1.0), "flipped, as the original does where a file does not say it"
     assert runs.open_run(tmp_path / "run").config.model == config
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        *({"dropout": value} for value in (1, 1.5, -0.5, True, "0.2", None)),
+        *({"sigma_data": value} for value in (-1, False, 1e6, "1", None)),
+        *({"label_dropout": value} for value in (1, 2.0, -0.5, True, None)),
+    ],
+    ids=str,
+)
+def test_what_says_nothing_of_a_network(settings: dict[str, Any]) -> None:
+    """Values that no network has, and augmentations that it is not told of, are as good as not there."""
+    network = network_of(Published(names.adm(16, 128, (1, 2), blocks=1, attended=(8,), classes=5), 0, settings))
+    config, spec = FAMILY.read(network, None)
+    config = FAMILY.training(config, Snapshot("EDM", {"ema": network}, {"augment_pipe": {"p": 0.3}}))
+    assert isinstance(config, EDMConfig) and (spec.num_classes, config.class_conditional) == (5, True)
+    assert (config.network.dropout, config.sigma_data, config.label_dropout) == (0.1, 0.5, 0.0)
+    assert config.augmentation == NonLeakingConfig()
 
 
 def test_what_no_training_has_is_said(tmp_path: Path) -> None:
@@ -276,6 +297,34 @@ def test_both_orders_of_attention_become_the_original_one() -> None:
     x, sigma = torch.randn(1, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.full((1, 1, 1, 1), 0.5)
     expected = made.predict(x, sigma, None)  # type: ignore[operator]
     torch.testing.assert_close(read.predict(x, sigma, None), expected, atol=1e-5, rtol=1e-5)  # type: ignore[operator]
+
+
+def test_what_the_original_is_built_with() -> None:
+    """The arguments of EDMPrecond, each another number."""
+    song = SongUNetConfig(
+        num_channels=8,
+        channel_mult=(1, 2),
+        num_blocks=3,
+        attention_resolutions=(8,),
+        embedding="fourier",
+        embedding_mult=2,
+        encoder="residual",
+        resample_filter=BINOMIAL,
+        dropout=0.2,
+    )
+    config = EDMConfig(
+        network=song, sigma_data=0.6, augmentation=NonLeakingConfig(p=0.1), class_conditional=True, label_dropout=0.3, noise_mean=-1.0
+    )
+    images = {"img_resolution": 16, "img_channels": 1, "label_dim": 5, "sigma_data": 0.6, "augment_dim": 9}
+    common = {"model_channels": 8, "num_blocks": 3, "channel_mult": [1, 2], "attn_resolutions": [8], "dropout": 0.2, "label_dropout": 0.3}
+    own = {"model_type": "SongUNet", "embedding_type": "fourier", "channel_mult_noise": 2, "encoder_type": "residual"}
+    own |= {"decoder_type": "standard", "resample_filter": [1, 3, 3, 1]}
+    assert FAMILY.built_with(config, DataSpec(image_size=16, channels=1, num_classes=5)) == {"network": images | common | own}
+    adm = ADMUNetConfig(num_channels=128, channel_mult=(2, 3), num_res_blocks=1, attention_resolutions=(8, 16), dropout=0.4)
+    images = {"img_resolution": 16, "img_channels": 3, "label_dim": 0, "sigma_data": 0.5, "augment_dim": 0}
+    common = {"model_channels": 128, "num_blocks": 1, "channel_mult": [2, 3], "attn_resolutions": [8, 16], "dropout": 0.4}
+    own = {"model_type": "DhariwalUNet", "label_dropout": 0.0}
+    assert FAMILY.built_with(EDMConfig(network=adm), DataSpec(image_size=16, channels=3)) == {"network": images | common | own}
 
 
 def test_networks_that_the_original_cannot_build() -> None:

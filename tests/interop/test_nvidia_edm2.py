@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,13 @@ def test_the_classes_that_the_original_is_built_with(conditional: bool, classes:
         assert settings["label_dim"] == told
 
 
+def test_what_the_original_is_built_with() -> None:
+    """The arguments of Precond, each another number."""
+    spec = DataSpec(image_size=16, channels=3, num_classes=7)
+    more = {"model_channels": 8, "channel_mult": [1, 3], "num_blocks": 1, "attn_resolutions": [8]}
+    assert FAMILIES["EDM2"].built_with(SMALL, spec) == {"network": SETTINGS | more}
+
+
 def test_whole_numbers_where_fractions_are_expected(tmp_path: Path) -> None:
     path = write(tmp_path / "x.pkl", tensors_of(trained()), dropout=0, sigma_data=1)
     config = runs.import_run(path, tmp_path / "run", program="nvidia").config.model
@@ -182,6 +190,36 @@ def test_files_that_do_not_fit(change: dict[str, Any], settings: dict[str, Any],
     with pytest.raises(CheckpointError, match=said):
         runs.import_run(path, tmp_path / "run", program="nvidia")
     assert not (tmp_path / "run").exists()
+
+
+CONSTANT = {"label_balance": 0.5, "concat_balance": 0.5, "res_balance": 0.3, "attn_balance": 0.3}
+CONSTANT |= {"clip_act": 256, "logvar_channels": 128, "resample_filter": [1, 1]}
+"""What networks_edm2.py has where nothing is given."""
+
+
+def test_settings_that_are_the_same_in_every_network() -> None:
+    read = FAMILIES["EDM2"].read
+    assert read(published("xs", 3, 1000, **CONSTANT), None) == read(published("xs", 3, 1000), None)
+    for name, value in CONSTANT.items():
+        other = [1, 3, 3, 1] if isinstance(value, list) else value * 2
+        said = re.escape(f"has {name} {other!r}, expected {value!r}, which is what every network here has")
+        with pytest.raises(CheckpointError, match=f"^{said}$"):
+            read(published("xs", 3, 1000, **CONSTANT | {name: other}), None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"dropout": True}, "has dropout True, expected a number"),
+        ({"sigma_data": -0.5}, "has sigma_data -0.5, expected a number"),
+        ({"channels_per_head": 1e6}, "has channels_per_head 1000000.0, expected a number"),
+        ({"model_channels": None}, "has model_channels None, expected a number"),
+        ({"model_channels": 0.5}, "has levels of 128, 256, 384, 512 channels, expected multiples of 0"),
+    ],
+)
+def test_settings_that_are_no_numbers(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(CheckpointError, match=f"^{re.escape(said)}"):
+        FAMILIES["EDM2"].read(published("xs", 3, 1000, **settings), None)
 
 
 def test_a_file_of_large_images_trains_on_as_the_published_ones_of_images() -> None:

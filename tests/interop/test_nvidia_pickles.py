@@ -6,7 +6,10 @@ import io
 import os
 import pickle
 import struct
+import warnings
+import zipfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from torch._utils import _rebuild_tensor_v2 as rebuild_tensor
 from tests.interop.nvidia_files import Persistent, module_state, modules_of_nvidia, network, small_tensors, write_pickle
 from triptych.core.errors import CheckpointError
 from triptych.interop.nvidia.pickles import Record, read_pickle
-from triptych.interop.nvidia.snapshots import read_snapshot
+from triptych.interop.nvidia.snapshots import read_snapshot, snapshot_of
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +65,7 @@ def test_values(protocol: int, tmp_path: Path) -> None:
         "last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
         "scalar": torch.tensor(2.5),
         "none": torch.empty(0, 7),
+        "empty": torch.empty(3, 0),
         "whole": torch.tensor([2**40]),
     }
     plain = {"gain": np.float64(1) / np.sqrt(3), "numpy": np.int64(-3), "flag": np.bool_(True), "big": 10**30, "text": "ø", "none": None}
@@ -85,15 +89,17 @@ def test_modules_of_pytorch_are_records(tmp_path: Path) -> None:
 def test_a_snapshot(tmp_path: Path) -> None:
     made = tmp_path / "made"
     source = f"import pathlib; pathlib.Path({str(made)!r}).touch()"
+    plain = {"z_dim": 3, "kw": {"num_layers": 2, "side": None}, "list": [1, "a", (2.5, True)]}
+    odd = {"odd": torch.ones(1), "in_a_table": {"a": 1, "b": torch.ones(1)}, "in_a_list": [1, torch.ones(1)], "keys": {"a": 1, 2: 3}}
     content = {
         "G": None,
         "D": network("Discriminator", {"b4.out.weight": torch.ones(1, 2)}, settings={"c_dim": 0}, source=source),
-        "G_ema": network("Generator", small_tensors(), settings={"z_dim": 3, "kw": {"num_layers": 2}, "odd": torch.ones(1)}, source=source),
+        "G_ema": network("Generator", small_tensors(), settings=plain | odd, source=source),
         "training_set_kwargs": {"path": "x.zip"},
     }
     snapshot = read_snapshot(write_pickle(tmp_path / "x.pkl", content))
     assert snapshot.kind == "StyleGAN2" and set(snapshot.networks) == {"D", "G_ema"} and not made.exists()
-    assert snapshot.maker.class_name == "Generator" and snapshot.maker.settings == {"z_dim": 3, "kw": {"num_layers": 2}}
+    assert snapshot.maker.class_name == "Generator" and snapshot.maker.settings == plain
     assert snapshot.maker.tensors.keys() == small_tensors().keys()
     for name, tensor in small_tensors().items():
         assert torch.equal(snapshot.maker.tensors[name], tensor) and snapshot.maker.tensors[name].dtype == tensor.dtype
@@ -161,6 +167,13 @@ def test_a_hostile_tensor(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
+@pytest.mark.parametrize("name", ["os.float32", "torch.load", "torch.nn.Linear", "R3GAN2.Networks.Generator"])
+def test_names_that_are_nearly_allowed(name: str, tmp_path: Path) -> None:
+    module, _, last = name.rpartition(".")
+    content = f"c{module}\n{last}\n.".encode()
+    assert refusal(content, tmp_path) == f"names {name}, which no pickle of NVIDIA's networks needs: nothing of it was run"
+
+
 def test_a_name_that_would_steer_a_terminal_or_fill_it(tmp_path: Path) -> None:
     assert "os.\\x1b[31mx, which" in refusal(b"\x80\x04cos\n\x1b[31mx\n.", tmp_path)
     assert refusal(b"\x80\x04cos\n" + b"x" * 100_000 + b"\n.", tmp_path).startswith("names os.xxx")
@@ -172,6 +185,60 @@ def test_what_is_allowed_is_not_changed(state: Any, tmp_path: Path) -> None:
     content = b"\x80\x02ctorch.storage\n_load_from_bytes\n" + pickle.dumps(state, protocol=2)[2:-1] + b"b."
     assert "is damaged" in refusal(content, tmp_path)
     assert "is damaged" in refusal(b"\x80\x02X\x01\x00\x00\x00x)R.", tmp_path)
+
+
+def persistent(**meta: Any) -> bytes:
+    """The instructions for an object of NVIDIA's persistent classes."""
+    return b"\x80\x02ctorch_utils.persistence\n_reconstruct_persistent_obj\n" + pickle.dumps(meta, protocol=2)[2:-1] + b"\x85R."
+
+
+def test_instructions_that_do_not_fit(tmp_path: Path) -> None:
+    """Each of them beside one that does."""
+    fitting = {
+        b"\x80\x02(K\x01K\x02K\x03K\x04t.": (1, 2, 3, 4),
+        b"\x80\x02ctorch\nSize\n](K\x02K\x03e\x85R.": (2, 3),
+        b"\x80\x02ctorch\nSize\n)R.": (),
+    }
+    for content, value in fitting.items():
+        (tmp_path / "x.pkl").write_bytes(content)
+        assert read_pickle(tmp_path / "x.pkl") == value
+    (tmp_path / "x.pkl").write_bytes(persistent(class_name="Net", state={"a": 1}))
+    made = read_pickle(tmp_path / "x.pkl")
+    assert (made.name, made.arguments, made.state) == ("Net", (), {"a": 1})
+    for content in (
+        b"\x80\x02K\x01K\x02t.",  # no mark
+        b"\x80\x02)\x86.",  # one value for a pair
+        b"\x80\x02ctorch\nSize\n]](K\x02K\x03eaR.",  # arguments that are no tuple
+        b"\x80\x02ctorch\nSize\n]]\x86R.",  # two lists
+        b"\x80\x02ctorch\nSize\n}\x85R.",  # a dictionary, whose keys Python would take
+        b"\x80\x02cnumpy\ndtype\n)R}b}b.",  # attributes that were there already
+        b"\x80\x02}(K\x01u.",  # a key without a value
+        b"\x80\x02](K\x05e(K\x00K\x06u.",  # a list with keys
+        b"\x80\x02ctorch\nSize\nX\x02\x00\x00\x00ab\x85R.",  # a text for a list
+        b"\x80\x02ctorch._utils\n_rebuild_parameter\nK\x01\x89}\x87R.",  # a parameter of no tensor
+        pickle.dumps(np.complex64(1)),  # a number of a type that no setting has
+        persistent(class_name=3, state={}),
+        persistent(class_name="Net", state=[]),
+        persistent(state={}),
+    ):
+        assert refusal(content, tmp_path) == "is damaged or cut off, or no pickle of NVIDIA's networks"
+
+
+def test_the_numbers_of_a_tensor_are_read_as_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By PyTorch, after they were looked at here, and without what it says of strange files."""
+    load, given = torch.load, []
+
+    def loaded(file: Any, **settings: Any) -> Any:
+        given.append(settings)
+        warnings.warn("a strange pickle", stacklevel=1)
+        return load(file, **settings)
+
+    path = write_pickle(tmp_path / "x.pkl", torch.arange(3.0))
+    monkeypatch.setattr(torch, "load", loaded)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(read_pickle(path), torch.arange(3.0))
+    assert given == [{"map_location": "cpu", "weights_only": True}]
 
 
 # Files that claim, nest or repeat too much ----------------------------------------------------------------------------------
@@ -209,6 +276,7 @@ def test_tensors_larger_than_their_numbers(tmp_path: Path) -> None:
     larger = "has a tensor that is larger than its numbers"
     assert refusal(rebuilt(0, (10**6, 10**6), (0, 0)), tmp_path) == larger
     assert refusal(rebuilt(2, (3,), (1,)), tmp_path) == larger
+    assert refusal(rebuilt(4, (1,), (1,)), tmp_path) == larger
     assert refusal(rebuilt(0, (2,), (2**63,)), tmp_path) == larger
     assert "is damaged" in refusal(rebuilt(-1, (3,), (1,)), tmp_path)
     assert "is damaged" in refusal(rebuilt(0, (1,) * 100, (1,) * 100), tmp_path)
@@ -218,6 +286,10 @@ def test_tensors_larger_than_their_numbers(tmp_path: Path) -> None:
     for cut in (claimed, numbers[:-1], numbers + b"x", numbers[:40]):
         refusal(pickle.dumps(Calls(torch.storage._load_from_bytes, cut)), tmp_path)
     assert "is cut off" in refusal(pickle.dumps(Calls(torch.storage._load_from_bytes, claimed)), tmp_path)
+    for old, new in ((b"storage", b"starage"), (b"K\x04N", b"J" + b"\xff" * 4 + b"N"), (b"K\x04N", b"K\x04K\x01")):
+        strange = numbers.replace(old, new, 1)
+        said = refusal(pickle.dumps(Calls(torch.storage._load_from_bytes, strange)), tmp_path)
+        assert strange != numbers and said == "is damaged or cut off, or no pickle of NVIDIA's networks"
 
 
 def test_bytes_made_into_tensors_again_and_again(tmp_path: Path) -> None:
@@ -269,6 +341,27 @@ def test_many_networks_and_modules(tmp_path: Path) -> None:
         read_snapshot(write_pickle(tmp_path / "x.pkl", content))
 
 
+def test_networks_of_no_kind_are_named_by_their_classes() -> None:
+    def made(name: str, **parameters: Any) -> Record:
+        return Record(name, state={"_parameters": parameters})
+
+    classes = {"x": made("F", w=torch.ones(1)), **{name: made(name, w=torch.ones(1)) for name in "EDCBA"}, "none": made("0")}
+    with pytest.raises(CheckpointError, match=r"^holds networks of other classes \(A, B, C, D\); expected the G_ema of"):
+        snapshot_of(classes)
+    with pytest.raises(CheckpointError, match=r"^holds no networks; expected the G_ema of"):
+        snapshot_of({"none": made("0"), 3: made("A", w=torch.ones(1))})
+
+
+@pytest.mark.parametrize(("length", "fits"), [(50, True), (51, False)])
+def test_a_long_chain_of_modules(length: int, fits: bool) -> None:
+    tensors = {"_parameters": {"synthesis.b4.const": torch.ones(1)}}
+    inner = Record("Part", state=tensors)
+    for _ in range(length):
+        inner = Record("Part", state=tensors | {"_modules": {"a": inner}})
+    with nullcontext() if fits else pytest.raises(CheckpointError, match="modules within themselves"):
+        assert len(snapshot_of(inner).maker.tensors) == length + 1
+
+
 def test_nested_deeply(tmp_path: Path) -> None:
     path = tmp_path / "deep.pkl"
     path.write_bytes(b"\x80\x04)" + b"\x85" * 100_000 + b".")
@@ -312,6 +405,12 @@ def test_other_files(tmp_path: Path) -> None:
         torch.save({"a": torch.ones(2)}, tmp_path / "x.pt", _use_new_zipfile_serialization=zipped)
         said = refusal((tmp_path / "x.pt").read_bytes(), tmp_path)
         assert said == "is a file of torch.save, and no pickle of NVIDIA's networks: give NVIDIA's own file (.pkl)"
+    np.savez(tmp_path / "x.npz", data=np.zeros(3))
+    images = io.BytesIO()
+    with zipfile.ZipFile(images, "w") as archive:
+        archive.writestr("00000/img00000000.png", b"")
+    for content in (images.getvalue(), (tmp_path / "x.npz").read_bytes(), images.getvalue()[:-1], images.getvalue()[:4]):
+        assert refusal(content, tmp_path) == "is a zip archive, and no pickle of NVIDIA's networks: give NVIDIA's own file (.pkl)"
     for content in (b"version https://git-lfs.github.com/spec/v1\n", b"<!DOCTYPE html>", b"\x93NUMPY"):
         assert refusal(content, tmp_path) == "is no pickle: give NVIDIA's own file (.pkl)"
     assert "is damaged" in refusal(b"", tmp_path)

@@ -8,15 +8,17 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from triptych import interop
-from triptych.core.errors import ConfigError
+from triptych.core.errors import CheckpointError, ConfigError, DataError
 from triptych.core.ramp import Ramp
 from triptych.engine.config import AverageConfig
 from triptych.interop.programs import PROGRAMS, TARGETS, ImportRequest, exported, folder_of, going_on, imported
 from triptych.recipes.catalogue import load_recipe
+from triptych.runs import import_run
 
 FOLDERS = {path.parent.name for path in Path(interop.__file__).parent.glob("*/__init__.py")}
 
@@ -40,6 +42,24 @@ def test_other_programs() -> None:
         imported(ImportRequest(Path("x"), None, "glo", None, None, print))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="to: got 'glow', expected one of guided-diffusion, diffusers, nvidia, sit"):
         exported("glow", None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("setting", ["file", "ema", "checkpoint", "data", "autoencoder"])
+def test_files_lie_on_this_machine(setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address keeps both of its slashes in the message; ~ is the home folder; another thing than a path is named."""
+
+    def given(value: Any) -> dict[str, Any]:
+        return {"file": tmp_path / "x.pkl", "run_dir": tmp_path / "run", "program": "nvidia"} | {setting: value}
+
+    with pytest.raises(DataError, match=r"^https://example\.org/a/x\.pkl: an address, where a path on this machine is expected; copy"):
+        import_run(**given("https://example.org/a/x.pkl?key=x"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if setting in ("file", "autoencoder"):  # nvidia's pickles come without the others
+        with pytest.raises(CheckpointError, match=f"{tmp_path}/y"):
+            import_run(**given("~/y"))
+    with pytest.raises(ConfigError, match=f"^{setting}: got 3, expected a path"):
+        import_run(**given(3))
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_averages_of_an_imported_run_go_on() -> None:

@@ -146,6 +146,16 @@ def test_the_licence_is_that_of_published_sizes(width: int, depth: int, channels
     assert ("licence of the published weights: MIT (SiT)" in lines) == published
 
 
+@pytest.mark.parametrize("given", [{}, {"latent-mean": "0,0,0,0"}, {"latent-darkest": 0.0}])
+def test_the_scale_that_is_taken_for_ones_own_latents_is_said_unless_it_is_given(given: dict[str, Any]) -> None:
+    lines = list[str]()
+    request, network = ImportRequest(Path("a.pt"), None, "sit", None, None, lines.append), DiTConfig(width=384, depth=11, heads=6)
+    recognised(
+        request, network, DataSpec(image_size=32, channels=4, num_classes=9), given, program="SiT", average=False, licence="MIT (SiT)"
+    )
+    assert any(line.startswith("latents are taken to be multiplied by 0.18215") for line in lines) == (not given)
+
+
 def test_sizes_that_were_published_are_those_of_the_recipes() -> None:
     for size, numbers in SIZES.items():
         for program in ("sit", "dit"):
@@ -153,10 +163,12 @@ def test_sizes_that_were_published_are_those_of_the_recipes() -> None:
             assert (network.width, network.depth, network.heads) == numbers
 
 
-def test_published_files_are_bare_state_dicts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", ["--path-type VP --image-size 64 --num-heads 6", {"path_type": "VP", "image_size": 64, "num-heads": 6}])
+def test_published_files_are_bare_state_dicts(flags: str | dict[str, Any], tmp_path: Path) -> None:
+    """The flags are words or a table, whose names may have either dash."""
     file = tmp_path / "SiT-XL-2-256x256.pt"
     torch.save(weights(), file)
-    run = import_run(file, tmp_path / "run", program="sit", flags="--path-type VP --image-size 64 --num-heads 6")
+    run = import_run(file, tmp_path / "run", program="sit", flags=flags)
     config = run.config.model
     assert isinstance(config, FlowMatchingConfig) and config.path == "vp" and config.label_dropout == 0.1
     assert config.sampling == load_recipe("sit-xl-2").model.sampling  # type: ignore[attr-defined]
@@ -213,6 +225,9 @@ def test_heads_of_a_published_size_may_be_named_too() -> None:
     assert described(given, {"num-heads": 16})[0].network == described(given, {"model": "SiT-XL/2"})[0].network
     with pytest.raises(ConfigError, match="--num-heads: got 8, but the model that --model names has 16: leave one of them out"):
         described(given, {"num-heads": 8, "model": "SiT-XL/2"})
+    for patch in (4, 8):
+        with pytest.raises(ConfigError, match=f"--model: the file has width 1152, depth 28 and patches of 2, got SiT-XL/{patch}"):
+            described(given, {"model": f"SiT-XL/{patch}"})
     network, _ = described(given, {"num-heads": 8})
     assert isinstance(network.network, DiTConfig) and network.network.heads == 8, "a network of one's own of that width and depth"
 

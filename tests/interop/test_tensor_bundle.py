@@ -157,9 +157,10 @@ def described(tmp_path: Path, *entries: tuple[bytes, bytes], kind: int = 0, size
 
 
 def test_an_index_that_is_made_by_hand(tmp_path: Path) -> None:
-    """What the refusals below are changes of."""
-    found = read_bundle(described(tmp_path, (b"", HEADER), (b"w", FLOAT)))
-    assert found["w"] == 0 and found["w"].dtype == np.float32
+    """What the refusals below are changes of. A field of another kind than it should be says nothing, and data may end with a variable."""
+    for entry, size in ((FLOAT, 8), (FLOAT, 4), (FLOAT + bytes.fromhex("2200"), 8)):
+        found = read_bundle(described(tmp_path, (b"", HEADER), (b"w", entry), size=size))
+        assert found["w"] == 0 and found["w"].dtype == np.float32
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,19 @@ def test_an_index_that_is_made_by_hand(tmp_path: Path) -> None:
 )
 def test_an_index_that_lies(entries: list[tuple[bytes, bytes]], message: str, tmp_path: Path) -> None:
     """Its own checksums are right."""
-    assert message in refused(described(tmp_path, *entries))
+    said = refused(described(tmp_path, *entries))
+    assert message in said and said.startswith((f"{tmp_path}/x.index ", f"{tmp_path}/x.data-00000-of-00001 ", "x.index needs "))
+
+
+def test_types_that_are_not_read(tmp_path: Path) -> None:
+    """By the numbers of TensorFlow's types.proto; an entry that names none has 0. They are left out where nothing is wanted by name."""
+    kinds = {4: "uint8", 5: "int16", 6: "int8", 7: "text", 8: "complex64", 10: "bool", 17: "uint16", 22: "uint32", 23: "uint64"}
+    for number, kind in {0: "of TensorFlow's type 0", 18: "of TensorFlow's type 18", **kinds}.items():
+        entry = FLOAT[2:] if not number else bytes((8, number)) + FLOAT[2:]
+        path = described(tmp_path, (b"", HEADER), (b"w", entry))
+        expected = f"{path}.data-00000-of-00001: w is {kind}, expected float16 to float64, bfloat16, int32 or int64"
+        assert refused(path, wanted=lambda name: True) == expected
+        assert read_variables(path) == {}
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,9 @@ def asks_for_help(arguments: Sequence[str]) -> bool:
 
 def require_run(directory: str) -> None:
     """Raises CheckpointError where there is no run: at once, for to look closer takes PyTorch."""
-    if not RunDirectory(Path(directory)).exists():
-        RunDirectory(Path(directory)).read_config()
+    run = RunDirectory(user_path(directory))
+    if not run.exists():
+        run.read_config()
 
 
 def require_images(images: str | None, *, note: str = "") -> None:

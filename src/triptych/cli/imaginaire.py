@@ -82,7 +82,7 @@ def commands(flags: TrainFlags) -> Commands:
 def _imported(flags: TrainFlags, logdir: Path) -> Generator[list[str], None, list[str]]:
     """Yields the import of the file and perhaps of weights; returns what the training has to be told of weights in a run."""
     config, checkpoint = flags["config"], flags["checkpoint"]
-    words, begin = ["import", "imaginaire", str(Path(config))], []
+    words, begin = ["import", "imaginaire", config], []
     if checkpoint and (run_and_checkpoint(checkpoint)[0] / "config.json").is_file():
         begin = ["--init-from", checkpoint]
     elif checkpoint:

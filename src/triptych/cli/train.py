@@ -13,6 +13,7 @@ from triptych.cli.arguments import finished, flag_value, named_as_flags, next_co
 from triptych.cli.output import show_page
 from triptych.core.config import Config, config
 from triptych.core.errors import STOPPED_CODE, ConfigError
+from triptych.core.reading import user_path
 from triptych.engine.run_directory import RunDirectory
 from triptych.recipes.catalogue import find_recipe, load_recipe, recipes
 
@@ -109,7 +110,7 @@ def base_of(name: str) -> Base:
     if name not in recipes() and Path(name).is_dir():
         raise ConfigError("", f"{name} is neither a recipe nor a run: the folder has no config.json (triptych recipes lists the recipes)")
     if name not in recipes() and len(Path(name).parts) > 1:
-        RunDirectory(Path(name)).read_config()  # which says that no run is there, and the nearest
+        RunDirectory(user_path(name)).read_config()  # which says that no run is there, and the nearest
     recipe = find_recipe(name).name
     return Base(load_recipe(recipe), recipe, Path("runs") / recipe)
 

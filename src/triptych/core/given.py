@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from triptych.core.address import is_address, without_secrets
 from triptych.core.errors import ConfigError
 from triptych.core.wording import counted
 
@@ -43,6 +44,14 @@ def given_path(value: Any, name: str) -> Path:
     if not isinstance(text, str) or not text.strip():
         raise ConfigError(name, f"got {shown(value)}, expected a path")
     return Path(text)
+
+
+def given_place(value: Any, name: str) -> Path:
+    """What `given_path` gives, to write to: no address. Raises ConfigError about the argument `name`."""
+    path = given_path(value, name)
+    if is_address(value):
+        raise ConfigError(name, f"got {without_secrets(value)}, an address; expected a path on this machine")
+    return path
 
 
 def optional_path(value: Any, name: str) -> Path | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from triptych.core.errors import ConfigError
 from triptych.core.files import write_text
-from triptych.core.given import given_path
+from triptych.core.given import given_place
 from triptych.engine.distributed import World
 from triptych.runs.files import check_figures, save_npz
 from triptych.runs.pieces import digest_of
@@ -24,7 +24,7 @@ def figures_place(out: str | Path | None) -> Path | None:
     """Where figures go that are wanted at `out`. Raises ConfigError for another ending than .json, DataError as `check_figures` does."""
     if out is None:
         return None
-    place = given_path(out, "out")
+    place = given_place(out, "out")
     if place.suffix != ".json":
         raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .json")
     check_figures(place)

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.files import explain
-from triptych.core.given import given_path
+from triptych.core.given import given_path, given_place
 from triptych.core.model import Model
 from triptych.core.reading import user_path
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, save_checkpoint, sweep
@@ -66,7 +66,7 @@ def import_run(
     Raises ConfigError for flags that are wrong or missing, CheckpointError for files that cannot be used and where there is a run already,
     DataError for an address in place of a path.
     """
-    directory, file = RunDirectory(given_path(run_dir, "run_dir")), _place(file, "file")
+    directory, file = RunDirectory(given_place(run_dir, "run_dir")), _place(file, "file")
     if directory.exists() and not settings_alone(directory):
         raise CheckpointError(f"{run_dir} holds a run already; choose another directory")
     directory.check()
@@ -191,7 +191,7 @@ def export_run(
     An earlier export of a model with the same settings is replaced. Raises ConfigError that names what the other program cannot express,
     and for an `out` that is something else, CheckpointError where nothing can be read or written.
     """
-    run, out = open_run(run_dir), given_path(out, "out")
+    run, out = open_run(run_dir), given_place(out, "out")
     check_place(out / "model" if out.is_dir() else out)  # a folder may be an earlier export, whose config.json is no run's
 
     def load() -> Model:

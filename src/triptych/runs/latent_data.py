@@ -15,7 +15,7 @@ from torch import Tensor
 
 from triptych.core.batch import DataSpec, LatentSpec, RawBatch
 from triptych.core.errors import ConfigError, DataError, RunError
-from triptych.core.given import given_path
+from triptych.core.given import given_place
 from triptych.core.model import GaussianEncoder
 from triptych.core.npz import Blocks
 from triptych.core.reading import user_path
@@ -74,7 +74,7 @@ def encode_data(
     latents is left alone.
     Raises ConfigError, DataError and CheckpointError for what cannot be used.
     """
-    place, source, chosen = given_path(out, "out"), user_path(source), Loading(**loading)
+    place, source, chosen = given_place(out, "out"), user_path(source), Loading(**loading)
     if place.suffix != ".npz":
         raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .npz")
     check_place(place)

@@ -18,7 +18,7 @@ from triptych.core.batch import DataSpec
 from triptych.core.config import Config, settings_like
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.files import OUTPUTS, PICTURES, explain, write_text
-from triptych.core.given import given_path, shown, whole_number
+from triptych.core.given import given_place, shown, whole_number
 from triptych.core.images import enlarge, grid, save_picture, to_uint8
 from triptych.core.memory import available_memory, in_bytes
 from triptych.core.model import Report, Sampler, Upsampler
@@ -71,7 +71,7 @@ def sample(
     count, seed = whole_number(count, "count", least=1), whole_number(seed, "seed", least=0)
     require_room(count, run.spec.pictured)
     if out is not None:
-        out = given_path(out, "out")
+        out = given_place(out, "out")
         check_output(out, count=count)  # before the weights are read
         check_unlearned(out, run.config.data)
         require_pictures(out, run.spec)

@@ -15,7 +15,7 @@ import torch
 
 from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError, RunError, Stopped, UserError
-from triptych.core.given import given_path, optional_path, shown
+from triptych.core.given import given_place, optional_path, shown
 from triptych.core.memory import is_out_of_memory, said_of
 from triptych.core.model import DataInitialized, Model
 from triptych.core.rng import Rng
@@ -71,7 +71,7 @@ def train(
         raise ConfigError("config", f"got {shown(config)}, expected a RunConfig, as triptych.recipes makes them: adm_digits()")
     if not isinstance(recipe, str | None):
         raise ConfigError("recipe", f"got {shown(recipe)}, expected the name of a recipe, or nothing")
-    run_dir = given_path(run_dir, "run_dir")
+    run_dir = given_place(run_dir, "run_dir")
     init_from = optional_path(init_from, "init_from")
     keep_freed_memory(keep=False)  # until an iteration has fitted into memory
     world = open_world(device)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from triptych.core.batch import RawBatch
 from triptych.core.config import Config, settings_like
 from triptych.core.errors import ConfigError, DataError
-from triptych.core.given import given_path, whole_number
+from triptych.core.given import given_path, given_place, whole_number
 from triptych.core.images import nearest_uint8
 from triptych.core.model import Report, Upsampler
 from triptych.core.reading import user_path
@@ -56,7 +56,7 @@ def upsample(
     count, seed = small.counted(count), whole_number(seed, "seed", least=0)
     require_room(count, run.spec.pictured)
     if out is not None:
-        out = given_path(out, "out")
+        out = given_place(out, "out")
         if isinstance(small.source, Collection):
             check_apart(out, small.source.name)
         check_output(out, count=count)  # before the weights are read

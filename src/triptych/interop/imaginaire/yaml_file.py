@@ -21,6 +21,7 @@ import yaml
 
 from triptych.core.errors import ConfigError, nearest
 from triptych.core.files import explain
+from triptych.core.given import shown
 from triptych.core.reading import read_regular
 from triptych.interop.imaginaire.reading import Settings
 
@@ -163,7 +164,7 @@ def parsed_yaml(text: str | bytes, *, name: str = "the file") -> dict[str, Any]:
     except RecursionError:
         raise ConfigError("", f"{name} is nested too deeply: this is no file of settings") from None
     if not isinstance(content, dict):
-        raise ConfigError("", f"{name} holds a {type(content).__name__}, expected settings by name (gen, dis, data, trainer, ...)")
+        raise ConfigError("", f"{name} holds {shown(content)}, expected settings by name (gen, dis, data, trainer, ...)")
     return content
 
 

@@ -15,9 +15,10 @@ import math
 import mmap
 import pickletools
 import warnings
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Any, cast
 
 import numpy as np
@@ -73,6 +74,10 @@ class Expected:
         return f"is damaged or cut off, or no {self.kind}"
 
     @property
+    def of_zip(self) -> str:
+        return f"is a zip archive, and no {self.kind}: give {self.file}"
+
+    @property
     def of_torch(self) -> str:
         return f"is a file of torch.save, and no {self.kind}: give {self.file}"
 
@@ -122,9 +127,18 @@ def read_pickle(path: str | Path, *, expected: Expected = NETWORKS) -> Any:
 def _check_kind(content: mmap.mmap, expected: Expected) -> None:
     """Raises Unreadable for files of other kinds that are likely to be given by mistake."""
     if content[:4] == _ZIP_FILE:
-        raise Unreadable(expected.of_torch)
+        raise Unreadable(expected.of_torch if _is_of_torch(content) else expected.of_zip)
     if content[:1] not in (b"\x80", b"(", b"c"):
         raise Unreadable(f"is no pickle: give {expected.file}")
+
+
+def _is_of_torch(content: mmap.mmap) -> bool:
+    """Whether an archive has what torch.save puts into one: a pickle, data.pkl, in a folder."""
+    try:
+        with zipfile.ZipFile(cast(IO[bytes], content)) as archive:
+            return any(PurePath(name).name == "data.pkl" for name in archive.namelist())
+    except (zipfile.BadZipFile, NotImplementedError, ValueError):  # ValueError: shorter than the end of an archive
+        return False
 
 
 # The names that are allowed --------------------------------------------------------------------------------------------------
