@@ -90,7 +90,7 @@ class Job:
     @property
     def starts(self) -> int:
         """How often all processes have begun to train."""
-        return len(re.findall(r"process\(es\) on cpu", self.log))
+        return len(re.findall(r"process(?:es)? on cpu", self.log))
 
     def wait(self, happened: Callable[[], object], what: str) -> None:
         until = time.monotonic() + LONGEST_SECONDS

@@ -82,7 +82,7 @@ def test_two_processes_train_as_one(folders, name):
 def test_a_run_of_one_two_and_one_processes_is_that_of_one(changing, name):
     one, changed = (open_run(folder / name) for folder in changing)
     log = (changed.directory / "log.txt").read_text(encoding="utf-8")
-    assert re.findall(r"(\d) process\(es\)", log) == ["1", "2", "1"]
+    assert re.findall(r"; (\d) process(?:es)? on ", log) == ["1", "2", "1"]
     assert re.findall(r"goes on at (\d+) images", log) == [str(BATCH), str(3 * BATCH)]
     check_weights(one, changed)
 

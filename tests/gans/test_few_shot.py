@@ -312,7 +312,7 @@ def test_rectangles_and_the_least_size() -> None:
         ),
         ({"images": numbers(2, 3, 8, 16), STYLE: numbers(2, 1, 3, 16, 16)}, r"^images: got 16x8 pixels, expected at least 12"),
         ({"images": numbers(2, 3, 16, 16), STYLE: numbers(2, 1, 3, 16, 8)}, r"^style: got 8x16 pixels, expected at least 12"),
-        ({"images": numbers(2, 3, 16, 16), STYLE: numbers(1, 1, 3, 16, 16)}, r"^style: got style images for 1 images, expected them for 2"),
+        ({"images": numbers(2, 3, 16, 16), STYLE: numbers(1, 1, 3, 16, 16)}, r"^style: got style images for 1 image, expected them for 2"),
     ],
 )
 def test_what_cannot_be_translated(inputs: dict[str, Tensor], said: str) -> None:

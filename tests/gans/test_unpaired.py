@@ -500,7 +500,7 @@ def test_what_translate_refuses() -> None:
         translated(munit, images, style=images)
     with pytest.raises(ConfigError, match=r"^style: got images of shape \(2, 0, 3, 8, 8\)"):
         translated(munit, images, style=noise(2, 0, 3, 8, 8))
-    with pytest.raises(ConfigError, match=r"^style: got style images for 1 images, expected them for 2$"):
+    with pytest.raises(ConfigError, match=r"^style: got style images for 1 image, expected them for 2$"):
         translated(munit, images, style=noise(1, 1, 3, 8, 8))
     with pytest.raises(ConfigError, match=r"^style: got 2x2 pixels, expected at least 4 along a side$"):
         translated(munit, images, style=noise(2, 1, 3, 2, 2))

@@ -172,7 +172,7 @@ def test_whole_numbers_where_fractions_are_expected(tmp_path: Path) -> None:
         ({"unet.other.weight": torch.ones(1)}, {}, "ema: the file is of another network: it has unet.other.weight"),
         ({"unet.emb_noise.weight": torch.ones(24, 9)}, {}, r"ema: unet.emb_noise.weight has shape \[24, 9\], expected \[24, 8\]"),
         ({"unet.enc.16x16_conv.weight": torch.ones(7, 4, 3, 3)}, {}, "has levels of 8, 24 channels, expected multiples of 7"),
-        ({"unet.enc.16x16_conv.weight": torch.ones(8, 1, 3, 3)}, {}, "takes 1 channels, expected 2 to 65, one of them of ones"),
+        ({"unet.enc.16x16_conv.weight": torch.ones(8, 1, 3, 3)}, {}, "takes 1 channel, expected 2 to 65, one of them of ones"),
         ({"unet.enc.8192x8192_block0.conv_res0.weight": torch.ones(1)}, {}, "it has no unet.enc.RxR_block0 of a size R up to 4096"),
         (
             {f"unet.enc.16x16_block{number}.conv_res0.weight": torch.ones(1) for number in range(101)},

@@ -284,7 +284,7 @@ def test_an_average_of_zeros_is_refused() -> None:
         (
             "unit",
             {"data": {"input_types": [{"images_a": {"num_channels": 1}}]}},
-            "c.yaml: data.input_types: images have 1 channels, but the",
+            "c.yaml: data.input_types: images have 1 channel, but the",
         ),
         ("unit", {"gen": {"type": "imaginaire.generators.gancraft"}}, "c.yaml: gen.type: got 'imaginaire.generators.gancraft'"),
         (

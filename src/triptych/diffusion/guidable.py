@@ -17,6 +17,7 @@ from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.core.model import Model, Report
 from triptych.core.rng import Rng
+from triptych.core.wording import counted
 from triptych.diffusion.counting import network_calls
 from triptych.diffusion.gaussian import Coefficients, GaussianConfig, ImageHook, NoiseConfig
 from triptych.diffusion.guidance import LabelledPredictor, NoisyImageClassifier, classifier_score, same_noise
@@ -108,7 +109,7 @@ class GuidableSampler(Model):
             theirs, ours = (str(h) if h == w else f"{h} x {w}" for _, h, w in (image_shape, shape))
             raise ConfigError(setting, f"its images have {theirs} pixels, this model's {ours}; give one trained at {ours}")
         if image_shape[0] != shape[0]:
-            raise ConfigError(setting, f"its images have {image_shape[0]} channel(s), this model's {shape[0]}")
+            raise ConfigError(setting, f"its images have {counted(image_shape[0], 'channel')}, this model's {shape[0]}")
         if guide.noise is not None and self.noise is not None and not same_noise(guide.noise, self.noise):
             theirs, ours = (f"{n.steps} steps {'of a table' if n.betas else n.schedule}" for n in (guide.noise, self.noise))
             raise ConfigError(setting, f"its noise schedule is {theirs}, this model's {ours}; give one trained on the same")

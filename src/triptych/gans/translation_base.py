@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from triptych.core.batch import IMAGES, STYLE, DataSpec, InputSpec
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
+from triptych.core.wording import counted
 from triptych.gans.model import GAN, GENERATOR, GANConfig
 from triptych.gans.perceptual import PerceptualConfig, PerceptualLoss
 from triptych.nn.images import image_shape
@@ -109,7 +110,7 @@ class TranslationGAN(GAN):
             raise ConfigError(STYLE, "this model takes no style images; leave them out")
         style = self._checked(inputs, STYLE, ("b", "k"))
         if len(style) != len(images):
-            raise ConfigError(STYLE, f"got style images for {len(style)} images, expected them for {len(images)}")
+            raise ConfigError(STYLE, f"got style images for {counted(len(style), 'image')}, expected them for {len(images)}")
         return images, style
 
     def _checked(self, inputs: Mapping[str, Tensor], name: str, first: tuple[str, ...]) -> Tensor:

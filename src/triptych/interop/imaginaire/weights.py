@@ -19,6 +19,7 @@ from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.model import seeded_build
 from triptych.core.outline import without_weights
 from triptych.core.weight_files import check_fit, read_content
+from triptych.core.wording import counted
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.fs_vid2vid_networks import FewShotGeneratorConfig
 from triptych.gans.spade import SPADEConfig, SPADEDiscriminatorConfig
@@ -188,7 +189,7 @@ def _check_channels(data: Dataset, network: Network, name: str) -> None:
         reason = f"they have {data.label_channels} channels ({data.label_parts}), but the {name}'s weights take {network.label_channels}"
         raise ConfigError("gen.num_labels" if data.assumed else "data.input_labels", reason)
     if network.image_channels != data.spec.channels:
-        reason = f"images have {data.spec.channels} channels, but the {name}'s weights {network.image_channels}"
+        reason = f"images have {counted(data.spec.channels, 'channel')}, but the {name}'s weights {network.image_channels}"
         raise ConfigError("data.input_types", reason)
     if network.num_classes is not None and data.spec.num_classes not in (None, network.num_classes):
         raise ConfigError("dis.num_classes", f"got {data.spec.num_classes}, but the weights know {network.num_classes} classes")

@@ -14,6 +14,7 @@ from typing import Any
 from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError
 from triptych.core.model import ModelConfig
+from triptych.core.wording import counted
 from triptych.diffusion.edm2 import EDM2Config
 from triptych.diffusion.edm2_network import EDM2NetworkConfig
 from triptych.interop.nvidia.edm import levels_of_training
@@ -47,7 +48,7 @@ def _read(network: Network, discriminator: Network | None) -> tuple[EDM2Config, 
     size = sides[0]
     first, inputs, *_ = shapes.shape(f"{_ENCODER}{size}x{size}_conv.weight", axes=4)
     if not 2 <= inputs <= _MOST_CHANNELS + 1:
-        raise CheckpointError(f"takes {inputs} channels, expected 2 to {_MOST_CHANNELS + 1}, one of them of ones")
+        raise CheckpointError(f"takes {counted(inputs, 'channel')}, expected 2 to {_MOST_CHANNELS + 1}, one of them of ones")
     classes = shapes.shape("unet.emb_label.weight", axes=2)[1] if shapes.has("unet.emb_label.") else None
     blocks = shapes.count(f"{_ENCODER}{size}x{size}_block", ".conv_res0.weight")
     if not 1 <= blocks <= _MOST_BLOCKS:
