@@ -373,6 +373,10 @@ def test_an_interruption_is_told_by_the_first_process_alone(
             ["train", "glow-digits", "--run", "s3://b/run", "--train.total-images", "8", "--train.batch-size", "8"],
             "--run: got s3://b/run, an address; expected a path on this machine",
         ),
+        (
+            ["data", "doctor", ".", "--page", "s3://b/page.html"],
+            "--page: got s3://b/page.html, an address; expected a path on this machine",
+        ),
         (["sample", "s3://b/run"], "s3://b/run: an address, where a path on this machine is expected; copy what lies there here"),
         (["train", "s3://b/run"], "s3://b/run: an address, where a path on this machine is expected; copy what lies there here"),
     ],

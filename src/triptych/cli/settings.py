@@ -28,9 +28,9 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from triptych.cli.synonyms import hint
-from triptych.core.address import is_address, without_secrets
 from triptych.core.config import Config, field_types, holds_section
 from triptych.core.errors import ConfigError, nearest, printable
+from triptych.core.given import given_place
 from triptych.core.reading import parsed_json, read_regular
 from triptych.runs.loading import Loading, WeightsChoice
 
@@ -75,12 +75,12 @@ def parse(arguments: Sequence[str], *, prog: str, description: str, options: C, 
     for (name, values), (flag, _) in zip(groups, given, strict=True):
         if values == [""] and flag is not None and {str, Path} & set(_union(flag.annotation)):
             raise ConfigError(name, f"got '', expected {allowed(flag.annotation)}; leave {name} out for none")
-        if flag is not None and flag.name in _WRITTEN and is_address(values[-1]):
-            raise ConfigError(name, f"got {without_secrets(values[-1])}, an address; expected a path on this machine")
+        if flag is not None and flag.name in _WRITTEN:
+            given_place(values[-1], name)
     return found
 
 
-_WRITTEN = ("--run", "--out")
+_WRITTEN = ("--run", "--out", "--keep-samples", "--page")
 """Flags that name what a verb writes, which is on this machine."""
 
 

@@ -54,6 +54,11 @@ def given_place(value: Any, name: str) -> Path:
     return path
 
 
+def optional_place(value: Any, name: str) -> Path | None:
+    """What `given_place` gives; None where nothing is given. Raises ConfigError about the argument `name`."""
+    return None if value is None else given_place(value, name)
+
+
 def optional_path(value: Any, name: str) -> Path | None:
     """What `given_path` gives; None where nothing is given. Raises ConfigError about the argument `name`."""
     return None if value is None else given_path(value, name)

@@ -26,6 +26,7 @@ _MASK = 0xFFFFFFFF
 _MULTIPLIER_0, _MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
 _WEYL_0, _WEYL_1 = 0x9E3779B9, 0xBB67AE85
 _ROUNDS = 10
+_MIXER_0, _MIXER_1 = 0x85EBCA6B, 0xC2B2AE35  # of MurmurHash3's finalizer
 _TO_UNIT = 2.0**-24  # 24 bits fill a float32's significand, so that 1.0 cannot come out
 _KEEP_LEVELS = 2**16
 _FEW_WORDS = 2**14
@@ -192,10 +193,10 @@ def _masks(keys: np.ndarray, half: int, threshold: int) -> np.ndarray:
         part = slice(start, start + rows)
         x = counter + keys[part, :1]
         x ^= x >> 16
-        x *= np.uint32(0x85EBCA6B)
+        x *= np.uint32(_MIXER_0)
         x += keys[part, 1:]
         x ^= x >> 13
-        x *= np.uint32(0xC2B2AE35)
+        x *= np.uint32(_MIXER_1)
         x ^= x >> 16
         np.greater_equal(x.view(np.int16), threshold, out=kept[part])
     return kept
@@ -204,9 +205,9 @@ def _masks(keys: np.ndarray, half: int, threshold: int) -> np.ndarray:
 def _mixed(x: Tensor, key: Tensor) -> Tensor:
     """The finalizer of MurmurHash3 with a second key in it, in place; int32."""
     y = (x >> 16).bitwise_and_(0xFFFF)  # shifts of int32 carry the sign
-    x.bitwise_xor_(y).mul_(_signed(0x85EBCA6B)).add_(key)
+    x.bitwise_xor_(y).mul_(_signed(_MIXER_0)).add_(key)
     torch.bitwise_right_shift(x, 13, out=y).bitwise_and_(0x7FFFF)
-    x.bitwise_xor_(y).mul_(_signed(0xC2B2AE35))
+    x.bitwise_xor_(y).mul_(_signed(_MIXER_1))
     torch.bitwise_right_shift(x, 16, out=y).bitwise_and_(0xFFFF)
     return x.bitwise_xor_(y)
 

@@ -298,7 +298,7 @@ def inside(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
-def _is_run(names: Container[str]) -> bool:
+def is_run_folder(names: Container[str]) -> bool:
     """Whether a folder with these names in it is that of a run."""
     return "config.json" in names and ("metrics.jsonl" in names or "checkpoints" in names)
 
@@ -318,7 +318,7 @@ def open_folder(root: Path) -> tuple[Folder, list[str]]:
     names, empty, tables, runs, passed_over = [], [], [], [], Counter[str]()
     for relative, folders, others in walked(root, statuses, again):
         links |= any(entry.is_symlink() for entry in others)
-        if relative and _is_run({entry.name for entry in (*folders, *others)}):
+        if relative and is_run_folder({entry.name for entry in (*folders, *others)}):
             folders.clear()
             runs.append(relative)
             continue

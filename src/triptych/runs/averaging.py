@@ -19,7 +19,7 @@ from torch import Tensor
 
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.files import explain
-from triptych.core.given import optional_path, shown, whole_number
+from triptych.core.given import optional_place, shown, whole_number
 from triptych.core.model import Averaged, Model
 from triptych.core.wording import counted
 from triptych.engine.checkpoint import Checkpoint, checkpoint_path, list_checkpoints, load_checkpoint, write_folder, write_tensors
@@ -215,7 +215,7 @@ def average(run: StoredRun, length: float, *, at: int | None = None, out: str | 
     AverageConfig(length=float(length))
     directory = run.paths
     at = None if at is None else whole_number(at, "at")
-    place = optional_path(out, "out")
+    place = optional_place(out, "out")
     if place is not None:
         if place.suffix != ".safetensors":
             raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .safetensors")

@@ -16,7 +16,7 @@ from triptych.core.batch import RawBatch
 from triptych.core.config import Config, settings_like
 from triptych.core.errors import ConfigError, RunError
 from triptych.core.files import real_path
-from triptych.core.given import given_path, optional_path, shown
+from triptych.core.given import given_path, optional_place, shown
 from triptych.core.images import nearest_uint8, to_uint8
 from triptych.core.model import ComparesFeatures, Decoder, Encoder, LatentSampler, Model, Sampler, Styled
 from triptych.core.reading import user_path
@@ -78,7 +78,7 @@ class Coder:
         cannot be used and where `out` cannot be written.
         """
         require_encoder(self.model)
-        out = optional_path(out, "out")
+        out = optional_place(out, "out")
         if out is not None:
             check_name(out, kind="latents")
         pictures = self.open(images)
@@ -115,8 +115,8 @@ class Coder:
         Written to `out` and `latents_out`, each an .npz. The rest as in `encode`. Raises ConfigError or DataError also for images without
         classes, a table that does not fit them, and an attribute that all or none of them have.
         """
-        out = optional_path(out, "out")
-        latents_out = optional_path(latents_out, "latents_out")
+        out = optional_place(out, "out")
+        latents_out = optional_place(latents_out, "latents_out")
         if out is not None and latents_out is not None and real_path(out) == real_path(latents_out):
             raise ConfigError("directions_out", f"got {str(out)!r}, where the latents go; name another file")
         pictures = self.open(images)
@@ -152,7 +152,7 @@ class Coder:
         `labels` are taken in turn for the latents that are picked; None: those that their images had. Raises ConfigError for what does not
         fit, as between two classes where the model is told one, and DataError for a file that cannot be read or written.
         """
-        out = optional_path(out, "out")
+        out = optional_place(out, "out")
         if out is not None:
             for source in (latents, directions):
                 if isinstance(source, str | Path):
@@ -192,7 +192,7 @@ class Coder:
         `labels` are taken in turn; None: those that the images had. Raises ConfigError for labels and latents that do not fit, DataError
         for a file that cannot be read or written.
         """
-        out = optional_path(out, "out")
+        out = optional_place(out, "out")
         if out is not None and isinstance(latents, str | Path):
             check_kept(out, latents)
         latents = _read(latents)

@@ -21,6 +21,7 @@ from triptych.core.locks import Held, Lock
 from triptych.core.npz import Blocks, DamagedArchive, Header, open_npz, write_npz
 from triptych.core.reading import open_regular, parsed_json, read_regular, user_path
 from triptych.data.config import DataConfig
+from triptych.data.files import is_run_folder
 from triptych.data.made import STAMP
 from triptych.data.source import located
 from triptych.engine.distributed import World
@@ -83,7 +84,8 @@ def check_unlearned(out: Path, data: DataConfig, *, option: str = "--out") -> No
     if not folder.is_dir() or folder not in (place, *place.parents):
         return
     inner = place.relative_to(folder)
-    apart = any(RunDirectory(folder / each).exists() for each in (inner, *inner.parents) if each != Path())
+    within = [folder / each for each in (inner, *inner.parents) if each != Path()]
+    apart = any(is_run_folder(os.listdir(each)) for each in within if each.is_dir())
     if not apart and not any(part.startswith(".") for part in inner.parts) and located(data)[1] == "folder":
         reason = f"it lies in {data.path}, the images of this run, which would learn it when it goes on"
         raise DataError(f"cannot write {out}: {reason}; choose another {option}")

@@ -81,16 +81,7 @@ def import_run(
     spec = _decoded(source, autoencoder, lines.append)
     for line in lines:  # of what can be used
         report(line)
-    origin = {
-        "program": program,
-        "file": source.sources[0].name,
-        "sha256": _digest(source.sources),
-        "flags": source.flags,
-        "published": source.published,
-        "averages": [stem for stem in source.files if stem != "model"],
-    }
-    if source.licence is not None:
-        origin["licence"] = source.licence
+    origin = _origin(program, source)
     directory.create()
     with directory.lock():
         directory.sweep()
@@ -115,6 +106,19 @@ def _place(path: str | Path, name: str) -> Path:
     """Where on this machine a file or folder to be read is. Raises ConfigError about the argument `name`, DataError for an address."""
     given_path(path, name)
     return user_path(path)
+
+
+def _origin(program: Program, source: ImportedRun) -> dict[str, Any]:
+    """What the first checkpoint says of the file that it was read from."""
+    origin = {
+        "program": program,
+        "file": source.sources[0].name,
+        "sha256": _digest(source.sources),
+        "flags": source.flags,
+        "published": source.published,
+        "averages": [stem for stem in source.files if stem != "model"],
+    }
+    return origin if source.licence is None else origin | {"licence": source.licence}
 
 
 def _write_first_frames(first: FirstFrames, place: RunDirectory, info: dict[str, Any], *, licence: str) -> None:

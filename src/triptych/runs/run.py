@@ -10,7 +10,7 @@ import numpy as np
 
 from triptych.core.config import Config
 from triptych.core.errors import CheckpointError, ConfigError
-from triptych.core.given import optional_path, shown, whole_number
+from triptych.core.given import optional_place, shown, whole_number
 from triptych.data.config import ClassesFrom
 from triptych.engine.progress import Watch, unwatched
 from triptych.engine.run_directory import RunDirectory
@@ -110,7 +110,7 @@ class Run(StoredRun):
                 if value != usual:
                     raise ConfigError(name, f"got {shown(value)} beside {{}}, which are not drawn; leave it out", ["latents"])
         source = self.directory / DIRECTIONS if directions is None else directions
-        place = optional_path(out, "out")
+        place = optional_place(out, "out")
         if place is not None:
             check_place(place)  # before the weights are read
         coder = self.coder(progress=progress, **loading)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, Unpack, cast
 import numpy as np
 
 from triptych.core.errors import ConfigError, DataError, UserError
-from triptych.core.given import optional_path, shown, whole_number
+from triptych.core.given import optional_place, shown, whole_number
 from triptych.core.npz import open_npz
 from triptych.core.reading import parsed_json
 from triptych.engine.distributed import World, open_world
@@ -138,8 +138,6 @@ def score(
         return _subject(images, image_size=image_size, count=own, kept=kept, request=request, loading=chosen)
 
     subject = _main_first(open_subject, world)
-    if kept is not None and isinstance(subject, RunSide):
-        check_unlearned(kept, subject.run.config.data, option="--keep-samples")
     other = None
     if any(needs_reference(name, subject) for name in wanted.names):
 
@@ -182,7 +180,7 @@ def _require_places(**sides: object) -> None:
 def _places(out: str | Path | None, keep_samples: str | Path | None, *, read: Sequence[object]) -> tuple[Path | None, Path | None]:
     """Where figures and images go. Raises ConfigError or DataError where they cannot."""
     place = figures_place(out)
-    kept = optional_path(keep_samples, "keep_samples")
+    kept = optional_place(keep_samples, "keep_samples")
     if kept is not None:
         check_target(kept, read)
     return place, kept
@@ -221,7 +219,10 @@ def _subject(
             raise ConfigError(
                 "image_size", f"got {image_size}, but a run's images have its size, and the reference is cut to it; leave it out"
             )
-        return RunSide(stored_run(images), request, loading)
+        run = stored_run(images)
+        if kept is not None:
+            check_unlearned(kept, run.config.data, option="--keep-samples")
+        return RunSide(run, request, loading)
     if count is not None:
         raise ConfigError("count", f"got {count}, but {images} is a set, of which all images count; leave it out")
     if kept is not None:

@@ -21,12 +21,13 @@ from triptych.core.config import Config, settings_like
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import OUTPUTS, PICTURES
 from triptych.core.finetuning import Finetuned, Finetuning
-from triptych.core.given import given_path, optional_path, shown, whole_number
+from triptych.core.given import given_path, optional_place, shown, whole_number
 from triptych.core.images import save_picture, to_uint8
 from triptych.core.model import Sampler, Upsampler
 from triptych.core.rng import Rng
 from triptych.core.translation import Example, Translator, VideoTranslator
 from triptych.data.clip_files import clips_of
+from triptych.data.config import DataConfig
 from triptych.data.images import Data
 from triptych.data.stored import evenly_spaced
 from triptych.data.videos import pyav
@@ -109,13 +110,11 @@ def translate(
     styles = None if style is None else open_styles(style, translator, config=data, spec=run.spec, each=style_each, size=size)
     chosen = settings_like(translator.translation, settings)
     stills = open_still_images(first, translator, run=run, size=size, settings=chosen, held_out=inputs is None)
-    place, video = optional_path(out, "out"), video or VideoSettings()
+    place, video = optional_place(out, "out"), video or VideoSettings()
     filming = _films(place, video)
     if filming:
         _check_video(opened_inputs, style_count, filming, grid=grid)
-    if place is not None:
-        check_target(place, read=(inputs, style), count=len(opened_inputs) * style_count)
-        check_unlearned(place, data)
+    _check_place(place, data, read=(inputs, style), count=len(opened_inputs) * style_count)
     clips = None
     if isinstance(translator, VideoTranslator) and isinstance(opened_inputs, GivenInputs):
         _check_frames(place, filmed=filming is not None)
@@ -420,6 +419,12 @@ def _shown(model: nn.Module, wanted: Translation, items: Sequence[int], made: Se
 
 
 # Where it goes ----------------------------------------------------------------------------------------------------------
+
+
+def _check_place(place: Path | None, data: DataConfig, *, read: Sequence[Any], count: int) -> None:
+    if place is not None:
+        check_target(place, read=read, count=count)
+        check_unlearned(place, data)
 
 
 def check_target(out: Path, *, read: Sequence[Any], count: int) -> None:
