@@ -145,9 +145,8 @@ def score(
             return reference_side(reference, subject, split=split, image_size=image_size, request=request, loading=chosen)
 
         other = _main_first(open_reference, world)
-    elif reference is not None or split is not None:
-        setting, given = ("reference", reference) if reference is not None else ("split", split)
-        raise ConfigError(setting, f"got {given}, but nothing that is measured ({', '.join(wanted.names)}) needs a reference; leave it out")
+    else:
+        _refuse_reference(reference, split, wanted)
     _check_sides(subject, other, chosen, request, world)
     if metrics is None and other is not None and not other.each:
         wanted = Wanted([FRECHET])
@@ -209,6 +208,14 @@ def _decide(subject: Subject, reference: Reference | None, count: int | None) ->
         reference.decide(count if isinstance(subject, PictureSide) else None, reference=count or 0)
     if isinstance(subject, RunSide):
         subject.decide(count, reference=0 if reference is None else len(reference))
+
+
+def _refuse_reference(reference: str | Path | StoredRun | None, split: Split | None, wanted: Wanted) -> None:
+    """Raises ConfigError for a reference, or a part of the run's images as one, where nothing that is measured needs it."""
+    for setting, given in (("reference", reference), ("split", split)):
+        if given is not None:
+            names = ", ".join(wanted.names)
+            raise ConfigError(setting, f"got {given}, but nothing that is measured ({names}) needs a reference; leave it out")
 
 
 def _subject(
