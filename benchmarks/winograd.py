@@ -1,12 +1,12 @@
 """A convolution and its two gradients as PyTorch and as triptych compute them plainly, by tiles and by rows, on a CPU: time and errors.
 
-    python benchmarks/winograd.py [--threads N] [--repetitions N] --out FILE.md
+    python benchmarks/winograd.py [--threads N] [--repetitions N] [--precision bf16] --out FILE.md
 
-Shapes of the U-Nets, GANs and VGG-19 of the recipes: 3x3 kernels, float32, channels last. The ways take turns, and of each the fastest of
+Shapes of the U-Nets, GANs and VGG-19 of the recipes: 3x3 kernels, channels last. The ways take turns, and of each the fastest of
 some repetitions counts; of one thread by processor time, so that other programs change little. "Plainly" is for the weight's gradient
 the faster of PyTorch's kernel and the products of nn/weight_gradient.py. The error is that of the convolution, the root of its mean
 square by that of PyTorch's, by tiles and by rows. A star marks what nn/convolution.py chooses on this machine; exit code 1 where it
-makes something slower by more than a tenth.
+makes something slower by more than a tenth. In bf16 it always chooses PyTorch's: the others are there to be measured alone.
 """
 
 from __future__ import annotations
@@ -54,16 +54,17 @@ SHAPES = (
 SLOWER = 1.1
 WAYS = ("convolution", "by the input", "by the weight")
 FEWER = (winograd, winograd_rows)
+DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 
 
 def measured(
-    shape: tuple[int, ...], *, repetitions: int, clock: Callable[[], float]
+    shape: tuple[int, ...], *, precision: str, repetitions: int, clock: Callable[[], float]
 ) -> tuple[list[tuple[float, float, float, int]], list[float]]:
     """Of the convolution and both gradients the seconds plainly, by tiles and by rows, and which is chosen; and the errors."""
     images, ins, outs, side = shape
 
     def drawn(*sizes: int) -> Tensor:
-        return torch.randn(*sizes).to(memory_format=torch.channels_last)
+        return torch.randn(*sizes).to(DTYPES[precision], memory_format=torch.channels_last)
 
     x, weight, gradient = drawn(images, ins, side, side), drawn(outs, ins, 3, 3) / (3 * ins**0.5), drawn(images, outs, side, side)
 
@@ -105,6 +106,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repetitions", type=int, default=8)
+    parser.add_argument("--precision", choices=DTYPES, default="float32")
     parser.add_argument("--out", type=Path, help="also write the report to this file")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -112,7 +114,7 @@ def main() -> int:
     clock = time.process_time if options.threads == 1 else time.perf_counter
     keep_freed_memory()
     lines = [
-        f"# Convolutions by tiles and by rows, {datetime.date.today().isoformat()}",
+        f"# Convolutions by tiles and by rows in {options.precision}, {datetime.date.today().isoformat()}",
         "",
         machine(),
         "",
@@ -123,7 +125,7 @@ def main() -> int:
     ]
     wrong = 0
     for shape in SHAPES:
-        found, errors = measured(shape, repetitions=options.repetitions, clock=clock)
+        found, errors = measured(shape, precision=options.precision, repetitions=options.repetitions, clock=clock)
         cells = []
         for *seconds, chosen in found:
             wrong += seconds[chosen] > SLOWER * seconds[0]
