@@ -29,7 +29,7 @@ def upsample_digits() -> RunConfig:
             class_conditional=True,
             sampling=SamplingConfig(sampler="ddim", steps=50),
         ),
-        train=replace(recipe.train, total_images=30_000),
+        train=replace(recipe.train, total_images=60_000),
     )
 
 
