@@ -186,7 +186,8 @@ def test_signals_of_the_group_do_not_reach_workers(images):
         next(stream)
         (worker,) = children() - before
         assert os.getpgid(worker) != os.getpgid(0)
-        os.kill(worker, signal.SIGINT)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+            os.kill(worker, number)
         for _ in range(20):
             next(stream)
 

@@ -187,6 +187,7 @@ def state_without(name: str):
         (state_with(best={"score": "low", "images": 10}), r"best is .*, expected null, or a score"),
         (state_with(window={"loss": [1.0]}), r"window is .*, expected pairs of numbers, by name"),
         (state_with(window=[]), r"window is \[\], expected pairs of numbers, by name"),
+        (state_with(statistics=0), r"statistics is 0, expected true or false"),
         (state_with(imported=True), r"imported is true, expected where the weights are from"),
         (state_with(best={"score": 0.5, "images": 10}), r"state.json is damaged: its content is not what was written"),
         (state_with(value=2), r"state.json is damaged: its content is not what was written"),
@@ -349,6 +350,24 @@ def test_going_on_from_an_older_one_moves_the_unreadable_newer_out_of_the_way(tm
     prune(tmp_path, keep_last=1, keep_every=None, best=None)
     newest = load_newest(tmp_path, warn=no_warning)
     assert newest is not None and newest.images_seen == 15
+
+
+def test_nor_are_unreadable_ones_that_are_older_than_the_next_one_in_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the training went on from the checkpoint at 10, and writes the next one at 30."""
+    save(tmp_path, 10)
+    flip_a_byte(save(tmp_path, 20) / "model.safetensors")
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "write_folder", fails)
+        with pytest.raises(CheckpointError, match=r"the last good one is .*/000000010$"):
+            save_checkpoint(tmp_path, images_seen=30, files={}, info=INFO, good=10)
+    save_checkpoint(tmp_path, images_seen=30, files={"model": {"w": torch.ones(1)}}, info=INFO, good=10)
+    assert list_checkpoints(tmp_path) == [10, 30] and (tmp_path / "superseded-000000020" / "state.json").exists()
+    save_checkpoint(tmp_path, images_seen=30, files={"model": {"w": torch.zeros(1)}}, info=INFO, good=10)
+    assert list_checkpoints(tmp_path) == [10, 30] and not (tmp_path / "superseded-000000030").exists()
+
+
+def fails(*given: object, **named: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_prune_keeps_the_last_the_best_and_every_nth(tmp_path: Path) -> None:

@@ -105,6 +105,16 @@ def test_a_checkpoint_that_was_gone_on_from_outlives_damaged_ones(tmp_path):
     assert load_newest(tmp_path / "checkpoints", warn=lambda line: None).images_seen == loop.images_seen == 16
 
 
+def test_damaged_checkpoints_count_for_none_of_those_that_are_kept(tmp_path):
+    run(evaluated(tmp_path, [], None, evaluate_every=None, total_images=32, keep_last=2))
+    folder = tmp_path / "checkpoints"
+    (checkpoint_path(folder, 32) / "model.safetensors").write_bytes(b"")
+    loop = evaluated(tmp_path, [], None, evaluate_every=None, make=resumed, keep_last=2, checkpoint_every=40, total_images=40)
+    assert loop.images_seen == 16
+    run(loop)
+    assert list_checkpoints(folder) == [16, 40] and sorted(path.name for path in folder.glob("s*")) == ["superseded-000000032"]
+
+
 def test_another_criterion_says_so_and_its_first_figure_takes_the_place(tmp_path):
     run(evaluated(tmp_path, [], None, validate=lambda watch: {"loss": -5.0}, evaluate_every=None, total_images=16))
     loop = evaluated(tmp_path, [7.0, 8.0, 9.0], make=resumed, total_images=32)

@@ -133,7 +133,7 @@ def test_an_empty_folder_or_one_of_a_start_that_was_cut_short_is_used(tmp_path: 
 
 def test_all_that_a_run_has_of_its_own_is_no_other_thing(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
-    named = [path for path in vars(run).values() if path not in (run.root, run.config_path)]
+    named = [path for path in vars(run).values() if isinstance(path, Path) and path not in (run.root, run.config_path)]
     places = [*named, run.autoencoder.root, run.first_frames.root, *(tmp_path / name for name in ("evaluations", "report.html", "wandb"))]
     for place in places:
         place.touch()
@@ -191,6 +191,24 @@ def test_a_folder_that_may_not_be_read_is_no_place_for_a_run(tmp_path: Path, mon
 def test_a_name_that_the_disk_cannot_have_is_no_place_for_a_run(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="cannot read the run directory .*: File name too long"):
         RunDirectory(tmp_path / ("x" * 300)).create()
+
+
+@pytest.mark.parametrize("part", ["", "checkpoints", "samples", "snapshots"])
+def test_a_part_that_may_not_be_written_is_named_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """As where a container made it as another user."""
+    run = RunDirectory(tmp_path / "run")
+    run.create()
+    run.write_config({})
+    run.snapshots.mkdir()
+    access, refused = os.access, run.root / part
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != refused and access(path, mode))
+    with pytest.raises(CheckpointError, match=rf"^cannot write to {refused}: no permission to write there; change that "):
+        run.create()
+    if part:
+        with pytest.raises(CheckpointError, match=f"^cannot write to {refused}: "):
+            run.complete()
 
 
 def test_a_failed_write_leaves_the_old_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

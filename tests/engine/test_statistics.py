@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from tests.engine.toys import SIZE, Denoiser, draw, make_loop, run, seeded
 from triptych.core.batch import Batch, RawBatch
+from triptych.core.errors import DataError
 from triptych.core.model import Averaged, LossTerms, Model, Phase
 from triptych.core.rng import Rng
+from triptych.engine.callables import Evaluated, Evaluation
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, load_newest
 from triptych.engine.distributed import World
 from triptych.engine.loop import Loop
@@ -153,6 +155,25 @@ def test_evaluation_is_as_training_where_there_is_one_batch() -> None:
     assert (ratio < 0.9999).all(), "which the comparison can tell"
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_statistics_stay_as_they_are_where_an_image_cannot_be_read(training: bool) -> None:
+    model = seeded(Normed).train(training)
+    assert isinstance(model, Normed)
+    layer = model.network[1]
+    layer.running_mean.fill_(7.0)
+    layer.momentum = 0.3
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+    def broken() -> Iterator[Batch]:
+        yield batches()[0]
+        raise DataError("a.png: cannot be read")
+
+    with pytest.raises(DataError):
+        estimate_statistics(model, broken, seed=0)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert layer.momentum == 0.3 and not layer.synced and model.training == layer.training == training
+
+
 def test_a_model_with_batch_norm_says_how_its_networks_run() -> None:
     class Silent(Denoiser):
         pass
@@ -216,6 +237,59 @@ def test_an_interrupted_run_ends_with_the_same_bytes(tmp_path: Path, stop_at: in
         ends = [load_checkpoint(checkpoint_path(tmp_path / name / "checkpoints", images)) for name in ("unbroken", "broken")]
         assert ends[0].hashes == ends[1].hashes
     assert set(list_checkpoints(tmp_path / "unbroken/checkpoints")) == {16, 32, 48, 64}
+
+
+@pytest.mark.parametrize(("gone_at", "meets"), [(24, "step"), (24, "grid"), (24, "evaluation"), (32, "checkpoint"), (64, "end")])
+def test_what_was_trained_is_saved_where_images_cannot_be_read_any_more(tmp_path: Path, gone_at: int, meets: str) -> None:
+    """Neither those that statistics are taken from. The next start takes them."""
+    unbroken, _ = make(tmp_path / "unbroken")
+    run(unbroken)
+
+    def reading(source: Iterator[RawBatch]) -> Iterator[RawBatch]:
+        for batch in source:
+            if loop.images_seen >= gone_at:
+                raise DataError("images: Stale file handle")
+            yield batch
+
+    every = {"grid": {"sample_every": 24}, "evaluation": {"evaluate_every": 24}, "checkpoint": {"checkpoint_every": 32}}
+    evaluation = Evaluation(lambda watch: Evaluated({}, ""))
+    given = {"evaluation": evaluation, "grids": {"": lambda path, watch: None}, **every.get(meets, {})}
+    loop = make_loop(seeded(Normed), tmp_path / "broken", calibrate=lambda: reading(calibration()), **given)
+    if meets == "step":
+        draw_all = loop.callables.draw
+        loop.callables = replace(loop.callables, draw=lambda start: reading(draw_all(start)))
+    with pytest.raises(DataError, match="Stale file handle"):
+        run(loop)
+    checkpoint = load_newest(tmp_path / "broken/checkpoints", warn=pytest.fail)
+    assert checkpoint is not None and checkpoint.images_seen == gone_at and checkpoint.info["statistics"] is False
+    again, seen = make(tmp_path / "broken")
+    again.model.load_state_dict(checkpoint.files["model"])
+    again.restore(checkpoint)
+    assert run(again) and seen[-1] == 64
+    ends = [load_checkpoint(checkpoint_path(tmp_path / name / "checkpoints", 64)) for name in ("unbroken", "broken")]
+    assert ends[0].hashes == ends[1].hashes and ends[0].info == ends[1].info
+
+
+def test_one_of_several_processes_whose_images_cannot_be_read_saves_nothing_alone(tmp_path: Path) -> None:
+    """The others, which it would wait for, take their step, or estimate."""
+
+    def broken() -> Iterator[RawBatch]:
+        raise DataError("images: Stale file handle")
+        yield
+
+    loop = make_loop(seeded(Normed), tmp_path / "run", calibrate=broken)
+    assert isinstance(loop.averaged.estimate(0), DataError)
+    loop.world = loop.averaged._world = World(0, 2, torch.device("cpu"))
+    with pytest.raises(DataError):
+        loop.averaged.estimate(0)
+    with pytest.raises(DataError, match="^alone$"), loop._saving_first():
+        raise DataError("alone")
+    assert list_checkpoints(tmp_path / "run/checkpoints") == []
+    told: list[Exception] = []
+    loop._save_and_end = told.append  # type: ignore[method-assign]
+    with loop._saving_first(alike=DataError):
+        raise DataError("in all of them")
+    assert [str(error) for error in told] == ["in all of them"]
 
 
 def test_one_estimate_serves_all_that_happens_at_once(tmp_path: Path) -> None:

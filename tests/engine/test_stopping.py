@@ -211,6 +211,30 @@ def test_what_goes_wrong_between_two_steps_ends_a_run_that_is_saved(tmp_path, ki
     assert list_checkpoints(tmp_path / "checkpoints") == [24]
 
 
+BESIDE = [(kind, what) for kind in (DataError, CheckpointError, torch.OutOfMemoryError) for what in ("grids", "validate")]
+
+
+@pytest.mark.parametrize(("kind", "what"), [*BESIDE, (torch.OutOfMemoryError, "evaluation")])
+def test_what_goes_wrong_beside_the_steps_ends_a_run_that_is_saved(tmp_path, kind, what):
+    """An image cannot be read, the folder of samples not be written, and a network of an evaluation has no memory."""
+
+    def broken(*given):
+        raise kind("no grid")
+
+    given = {"grids": {"": broken}, "validate": broken, "evaluation": Evaluation(broken)}
+    every = {"sample_every": 24, "validate_every": 24, "evaluate_every": 24}
+    loop = make_loop(seeded(Denoiser), tmp_path, **{what: given[what]}, **every, log=LogConfig(every=64))
+    weight = loop.model.network[0].weight
+    with pytest.raises(kind, match="no grid"):
+        loop.run(StopRequest())
+    (line,) = [line for line in (tmp_path / "log.txt").read_text().splitlines() if "saved at" in line]
+    assert line.endswith(" saved at 24 images; the same command goes on from there")
+    saved = load_checkpoint(checkpoint_path(tmp_path / "checkpoints", 24))
+    assert torch.equal(saved.files["model"]["network.0.weight"], weight) and not torch.equal(
+        saved.files["ema-0.9"]["network.0.weight"], weight
+    )
+
+
 def test_a_stop_before_the_first_step_saves_nothing(tmp_path):
     loop = make_loop(seeded(Denoiser), tmp_path)
     stop = StopRequest()

@@ -268,6 +268,8 @@ def test_which_sizes_are_measured():
     assert next_size(sized((2, 0)), 2, group=1, seconds=10) is None
     assert next_size(sized((4, 0), seconds=(0.1,)), 12, group=4, seconds=10) == 12  # half of it is measured already
     assert next_size(sized((4, 0), seconds=(0.1,)), 24, group=4, seconds=10) == 12
+    assert next_size(sized((2, 0), (8, 0), (16, 0)), 64, group=1, seconds=10) == 64
+    assert next_size(sized((2, 0), (8, 0), (16, 0), (32, 0)), 64, group=1, seconds=10) is None  # four are enough
 
 
 def test_what_is_still_to_come():

@@ -28,9 +28,10 @@ class Lock:
         self._path = path
         self._file = _taken(path)
         _open.add(self._file)
+        self._holder = f"process {os.getpid()} on {socket.gethostname()}\n".encode()
         try:
             self._file.truncate(0)
-            self._file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            self._file.write(self._holder)
         except OSError:  # the disk is full
             self.release(remove=True)
             raise
@@ -40,6 +41,16 @@ class Lock:
         if remove and not self._file.closed:
             self._path.unlink(missing_ok=True)  # while it is held: who has it open meanwhile sees that it is gone, and makes another
         self._file.close()
+
+    def is_lost(self) -> bool:
+        """Whether another process has made a file of its own in the place of this one, as where the folder was removed and made anew.
+
+        Neither alone says so: some file systems number a file anew, and without locks others write into this one.
+        """
+        try:
+            return not (self._file.closed or _is_at(self._file, self._path) or self._path.read_bytes() == self._holder)
+        except OSError:  # it is gone, or cannot be looked at now
+            return False
 
     def __enter__(self) -> Lock:
         return self

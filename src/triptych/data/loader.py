@@ -256,5 +256,5 @@ def _start_worker(_: int, *, parent: int) -> None:
     """
     end_with(parent)
     os.setpgid(0, 0)
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)

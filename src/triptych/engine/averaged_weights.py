@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from triptych.core.batch import RawBatch
+from triptych.core.errors import UserError
 from triptych.core.model import Model
 from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import World
@@ -43,10 +44,19 @@ class AveragedWeights:
         with nullcontext() if first is None else first.applied(), self._whole():
             yield
 
-    def estimate(self, images_seen: int) -> None:
-        """Estimates the statistics of all averages from training batches, once for each number of images seen."""
-        for average in self._averages:
-            self._estimate(average, images_seen)
+    def estimate(self, images_seen: int) -> UserError | None:
+        """Estimates the statistics of all averages from training batches, once for each number of images seen.
+
+        Returns the error of an image that cannot be read, in a training of one process: others would wait for their share.
+        """
+        try:
+            for average in self._averages:
+                self._estimate(average, images_seen)
+        except UserError as error:
+            if self._world.size > 1:
+                raise
+            return error
+        return None
 
     def _estimate(self, average: Average, images_seen: int) -> None:
         name, calibrate = average.settings.name, self._calibrate

@@ -19,6 +19,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,7 +36,7 @@ from triptych.core.tensors import load_tensors
 from triptych.engine.distributed import World
 from triptych.engine.parts import read_parts, write_parts
 from triptych.engine.run_directory import REPLACED, checkpoint_path, list_checkpoints
-from triptych.engine.state import RESERVED, SUFFIX, NoneReadable, NotNow, read_state, write_state
+from triptych.engine.state import RESERVED, STATISTICS, SUFFIX, NoneReadable, NotNow, read_state, write_state
 
 STATE = "state.json"
 OPTIMIZER = "optimizer"
@@ -68,29 +69,37 @@ class Checkpoint:
     info: dict[str, Any]
     hashes: dict[str, str]
 
+    @property
+    def estimated(self) -> bool:
+        """Whether its averages have statistics of their own, where they need some."""
+        return self.info.get(STATISTICS, True)
 
-def save_checkpoint(folder: Path, *, images_seen: int, files: Files, info: Mapping[str, Any], together: World | None = None) -> Path:
+
+def save_checkpoint(
+    folder: Path, *, images_seen: int, files: Files, info: Mapping[str, Any], together: World | None = None, good: int | None = None
+) -> Path:
     """The path of the new checkpoint, complete and on the disk when this returns.
 
     Tensors may be on any device, in any memory format, and may share storage; they are stored contiguous. `info` is what JSON
-    holds. A checkpoint of the same number is replaced; newer ones, which can only come from a past that was abandoned because
-    they could not be read, are renamed to "superseded-NUMBER". `together`: the processes that write it, all of which
-    call this. Raises CheckpointError when the disk is full or refuses; then the temporary folder is removed and the older
+    holds. A checkpoint of the same number is replaced; others that are newer than the `good` one, from which the training went on or
+    which it wrote last, or (None) than this one, can only come from a past that was abandoned because they could not be read. They
+    are renamed to "superseded-NUMBER", so that they count for none of those that are kept. `together`: the processes that write it,
+    all of which call this. Raises CheckpointError when the disk is full or refuses; then the temporary folder is removed and the older
     checkpoints are as they were.
     """
-    target = folder / f"{images_seen:09d}"
+    target, last = folder / f"{images_seen:09d}", images_seen if good is None else good
     try:
         write_folder(target, images_seen=images_seen, files=files, info=info, together=together)
         if together is not None and not together.is_main:
             return target
-        for newer in [number for number in list_checkpoints(folder) if number > images_seen]:
+        for newer in [number for number in list_checkpoints(folder) if number > last and number != images_seen]:
             superseded = folder / f"{_SUPERSEDED}{newer:09d}"
             shutil.rmtree(superseded, ignore_errors=True)
             os.rename(checkpoint_path(folder, newer), superseded)
     except (OSError, SafetensorError, Unwritten) as error:
-        kept = [number for number in list_checkpoints(folder) if number != images_seen]
-        last = f"the last good one is {checkpoint_path(folder, kept[-1])}" if kept else "there is no earlier one"
-        raise CheckpointError(f"cannot write checkpoint {target}: {explain(error)}; {last}") from error
+        kept = [number for number in list_checkpoints(folder) if number <= last and number != images_seen]
+        there = f"the last good one is {checkpoint_path(folder, kept[-1])}" if kept else "there is no earlier one"
+        raise CheckpointError(f"cannot write checkpoint {target}: {explain(error)}; {there}") from error
     return target
 
 
@@ -183,8 +192,9 @@ def load_checkpoint(path: Path, *, files: Wanted = None) -> Checkpoint:
 def load_newest(folder: Path, *, warn: Callable[[str], None], files: Wanted = None) -> Checkpoint | None:
     """The newest checkpoint that can be read, or None where none was ever written.
 
-    Each damaged one is reported through `warn`. Raises NoneReadable when there are checkpoints and all are damaged, CheckpointError for
-    one that may be whole but cannot be read now.
+    Each damaged one is reported through `warn`. A training that goes on there may remove what is being read: then it has newer ones, and
+    they are looked for anew. Raises NoneReadable when there are checkpoints and all are damaged, CheckpointError for one that may be whole
+    but cannot be read now.
     """
     numbers = list_checkpoints(folder)
     for number in reversed(numbers):
@@ -195,6 +205,8 @@ def load_newest(folder: Path, *, warn: Callable[[str], None], files: Wanted = No
             before = "" if number == numbers[0] else f"; to go on from the checkpoint before it, move {path} out of {folder}"
             raise CheckpointError(f"{error}; nothing was changed, and it may be whole{before}") from error
         except CheckpointError as error:
+            if list_checkpoints(folder) != numbers:
+                return load_newest(folder, warn=warn, files=files)
             before = "the one before it is used" if number != numbers[0] else "there is none before it"
             warn(f"{error}; {before}")
     if numbers:
@@ -242,7 +254,7 @@ def remove_checkpoint(folder: Path, number: int) -> None:
     path = checkpoint_path(folder, number)
     doomed = folder / f"{_TEMPORARY}{path.name}-removed"
     remove(doomed)
-    with explained(f"remove checkpoint {path}"):
+    with explained(f"remove checkpoint {path}"), suppress(FileNotFoundError):  # somebody else has removed it
         os.rename(path, doomed)  # first, so that nobody sees a half of it; `sweep` removes what remains
     remove(doomed)
 

@@ -32,6 +32,7 @@ from triptych.engine.optim import load_optimizer_state, optimizer_state
 from triptych.engine.run_directory import RunDirectory
 from triptych.engine.sharding import Sharding, own_part
 from triptych.engine.snapshots import late, save_snapshot
+from triptych.engine.state import STATISTICS
 from triptych.engine.updater import Updater
 
 _PATIENCE = timedelta(hours=12)  # of the threads for one another; a process that has gone ends their wait at once
@@ -122,10 +123,11 @@ class Checkpointer:
 
     # Writing ---------------------------------------------------------------------------------------------------------
 
-    def write(self, images_seen: int, *, best: Mapping[str, Any] | None, window: Mapping[str, Any]) -> None:
-        """Writes a checkpoint of the present state and removes old ones; `best` and `window` go into its state.json. All processes call it.
+    def write(self, images_seen: int, *, best: Mapping[str, Any] | None, window: Mapping[str, Any], estimated: bool = True) -> None:
+        """Writes a checkpoint of the present state and removes old ones. All processes call it.
 
-        In the background it is not yet written when this returns: `finish` waits for it, and is called before the next one.
+        `best` and `window` go into its state.json, and whether the statistics of the averages are `estimated`. In the background it is not
+        yet written when this returns: `finish` waits for it, and is called before the next one.
 
         Raises RunError in all processes for weights that are not finite, and CheckpointError when the disk is full or refuses.
         """
@@ -137,7 +139,9 @@ class Checkpointer:
         if not self._writes:
             return
         scales = {updater.name: updater.scale.log2_scale for updater in self._updaters}
-        info = {"log2_loss_scale": scales, "best": best, "window": window} | late(self._averages)
+        info = (
+            {"log2_loss_scale": scales, "best": best, "window": window} | late(self._averages) | ({} if estimated else {STATISTICS: False})
+        )
         self._directory.require()
 
         def save(files: Files) -> None:
@@ -145,7 +149,8 @@ class Checkpointer:
             if self._background is not None:
                 self._require_finite(files, images_seen, among=together)
             joined = self._joined(files)
-            save_checkpoint(self._directory.checkpoints, images_seen=images_seen, files=joined, info=info, together=together)
+            given = {"files": joined, "info": info, "together": together, "good": self._good}
+            save_checkpoint(self._directory.checkpoints, images_seen=images_seen, **given)
             self._good = images_seen
             self.prune(best)
 
@@ -190,6 +195,7 @@ class Checkpointer:
     def prune(self, best: Mapping[str, Any] | None) -> None:
         """Removes old checkpoints, in the main process. Raises CheckpointError."""
         if self._world.is_main:
+            self._directory.require()
             images, train = None if best is None else int(best["images"]), self._train
             prune(self._directory.checkpoints, keep_last=train.keep_last, keep_every=train.keep_every, best=images, good=self._good)
 

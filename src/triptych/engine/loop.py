@@ -91,10 +91,12 @@ class Loop:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Goes on from a checkpoint; the model's own tensors must have been loaded before the loop was made.
 
-        What the checkpoint does not have is said in the log. Raises CheckpointError for an optimizer's state of another model.
+        What the checkpoint does not have is said in the log. Its tensors are let go of: they would stay in memory as long as the training
+        lasts, and on the disk when its files are removed. Raises CheckpointError for an optimizer's state of another model.
         """
         self.checkpointer.restore(checkpoint, say=self._say)
-        self.images_seen = self._saved_at = checkpoint.images_seen
+        checkpoint.files.clear()
+        self.images_seen, self._saved_at = checkpoint.images_seen, checkpoint.images_seen if checkpoint.estimated else None
         self.best = checkpoint.info["best"]
         there = self.world.on_main(lambda: list_checkpoints(self.directory.checkpoints))  # another machine may see the folder as it was
         if self.best is not None and self.best["images"] not in there:
@@ -116,12 +118,14 @@ class Loop:
         """
         self._check()
         self.checkpointer.finish()
-        if self.images_seen != self._saved_at:
-            self.averaged.estimate(self.images_seen)
-            self.checkpointer.write(self.images_seen, best=self.best, window=self.measurements.window)
-            self._saved_at = self.images_seen
-        else:
+        if self.images_seen == self._saved_at:
             self.checkpointer.prune(self.best)
+            return
+        fault = self.averaged.estimate(self.images_seen)
+        self.checkpointer.write(self.images_seen, best=self.best, window=self.measurements.window, estimated=fault is None)
+        self._saved_at = self.images_seen
+        if fault is not None:
+            self._save_and_end(fault)
 
     def _finish_saving(self) -> None:
         """Waits until the checkpoint that is written in the background, if one is, is on the disk. All processes call it."""
@@ -271,11 +275,21 @@ class Loop:
                 self._save_and_end(error)
             raise
 
-    def _save_and_end(self, error: UserError | RunError) -> NoReturn:
+    def _save_and_end(self, error: Exception) -> NoReturn:
         """Saves what was trained so far, in all processes, before an error between two steps ends the training."""
         self._save_whole()
         self._say(f"saved at {self.images_seen} images; the same command goes on from there")
         raise error
+
+    @contextmanager
+    def _saving_first(self, *, alike: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+        """The context in which an error ends the training when that is saved; of several processes one that is `alike` in all of them."""
+        try:
+            yield
+        except Exception as error:  # also for want of memory: no step is under way
+            if self.world.size > 1 and not isinstance(error, alike):
+                raise
+            self._save_and_end(error)
 
     def _tell(self) -> None:
         fault = None if self.callables.news is None else self.callables.news.tell()
@@ -406,8 +420,9 @@ class Loop:
         """Draws grids of samples, unless a stop is asked for."""
         self._check()
         for ending, grid in grids.items():
-            path = self._grid_path(ending)
-            with explained(f"write {path}"), self.averaged.applied(self.images_seen), self._watch(f"samples/{path.name}") as watch:
+            path, saving = self._grid_path(ending), self._saving_first()
+            shown = self._watch(f"samples/{path.name}")
+            with saving, explained(f"write {path}"), self.averaged.applied(self.images_seen), shown as watch:
                 grid(path, watch)
             if self.reporting is not None and not ending:
                 self.reporting.log.image(self.images_seen, path)
@@ -430,11 +445,9 @@ class Loop:
         if self.callables.validate is None:
             return False
         self._check()
-        try:
-            with self.averaged.applied(self.images_seen), self._watch(f"validation at {self.images_seen} images") as watch:
-                values = self.callables.validate(watch)
-        except UserError as error:  # in all processes alike
-            self._save_and_end(error)
+        name, saving = f"validation at {self.images_seen} images", self._saving_first(alike=UserError)
+        with saving, self.averaged.applied(self.images_seen), self._watch(name) as watch:
+            values = self.callables.validate(watch)
         self._write({f"{_VALIDATION}{name}": value for name, value in values.items()})
         return self._improved(values)
 
@@ -445,7 +458,7 @@ class Loop:
         self._check()
         began, found, place = time.monotonic(), None, f"{self.images_seen} images"
         paused = nullcontext() if self.reporting is None else self.reporting.log.paused()
-        with paused, self.averaged.applied(self.images_seen), self._watch(f"evaluation at {place}") as watch:
+        with self._saving_first(), paused, self.averaged.applied(self.images_seen), self._watch(f"evaluation at {place}") as watch:
             try:
                 found = self.callables.evaluation.measure(watch)
             except (RunError, UserError) as error:  # in all processes alike

@@ -150,7 +150,7 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[s
         for key, tensor in state.items():
             if key == "step":
                 device = parameter.device if optimizer.defaults.get("fused") else "cpu"
-                optimizer.state[parameter][key] = tensor.to(device)
+                optimizer.state[parameter][key] = tensor.to(device, copy=True)  # else it would keep the whole file in memory
                 continue
             if tensor.shape != parameter.shape:
                 raise CheckpointError(f"the optimizer's {name}/{key} has shape {list(tensor.shape)}, expected {list(parameter.shape)}")

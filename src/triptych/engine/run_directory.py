@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ class RunDirectory:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._lock: Lock | None = None
         self.config_path = root / "config.json"
         "The configuration, every default written out."
         self.checkpoints = root / "checkpoints"
@@ -75,12 +76,12 @@ class RunDirectory:
     def create(self) -> None:
         """Makes the folder and its parts; a run that is there stays as it is.
 
-        Raises CheckpointError when the path is a file, cannot be made, or is a folder with files that are not of a run.
+        Raises CheckpointError when the path is a file, cannot be made or written, or is a folder with files that are not of a run.
         """
         self._make((self.root, self.checkpoints, self.samples), parents=True)
 
     def complete(self) -> None:
-        """Makes what parts a run lacks. Raises CheckpointError where there is none, or none any more."""
+        """Makes what parts a run lacks. Raises CheckpointError where there is none, or none any more, or nothing can be written there."""
         self.require()
         self._make((self.checkpoints, self.samples), parents=False)
 
@@ -104,7 +105,7 @@ class RunDirectory:
                 + "; choose a new or an empty directory"
             )
 
-    def _make(self, folders: Iterable[Path], *, parents: bool) -> None:
+    def _make(self, folders: Sequence[Path], *, parents: bool) -> None:
         self.check()
         try:
             for folder in folders:
@@ -113,9 +114,17 @@ class RunDirectory:
             raise CheckpointError(f"cannot use {self.root} as a run directory: a file is in the way") from None
         except OSError as error:
             raise CheckpointError(f"cannot make the run directory {self.root}: {explain(error)}") from error
+        for folder in (*folders, self.snapshots):
+            if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):  # the first checkpoint would find it, and be lost
+                raise CheckpointError(
+                    f"cannot write to {folder}: no permission to write there; change that (chmod, chown), or choose another directory"
+                )
 
     def require(self) -> None:
-        """Raises CheckpointError where the run was removed or renamed while it was trained: nobody would find further files."""
+        """Raises CheckpointError where the run was removed or renamed while it was trained: nobody would find further files.
+
+        So it does where another process has begun a run in its place: that one's files would be replaced, and gone on from.
+        """
         try:
             self.config_path.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -123,6 +132,9 @@ class RunDirectory:
             raise CheckpointError(gone) from None
         except OSError as error:
             raise CheckpointError(f"cannot read {self.config_path}: {explain(error)}") from error
+        if self._lock is not None and self._lock.is_lost():
+            gone = f"{self.root} was removed or renamed while the run was trained, and another one was begun there"
+            raise CheckpointError(f"{gone}: nothing of this one can be saved there any more")
 
     def write_config(self, document: dict[str, Any]) -> None:
         """Writes config.json, whole or not at all, with a format number in front."""
@@ -153,7 +165,8 @@ class RunDirectory:
         """The exclusive right to train here. Raises CheckpointError when another process has it."""
         try:
             with explained(f"write to the run directory {self.root}"):
-                return Lock(self.root / ".lock")
+                self._lock = Lock(self.root / ".lock")
+                return self._lock
         except Held as holder:
             raise CheckpointError(f"another process ({holder}) trains in {self.root}: stop it, or choose another directory") from None
 

@@ -2,13 +2,14 @@
 
     {"format": 1, "images_seen": 512000, "files": {name: SHA-256}, "log2_loss_scale": {networks: number},
      "best": null or {"score": number, "images": number, "by": what chose it}, "window": {measurement: [sum, number]}, "imported": {...},
-     "begun": {average: images}, "digest": SHA-256 of all the rest}
+     "begun": {average: images}, "statistics": false, "digest": SHA-256 of all the rest}
 
 "files" are in the folder itself or, those that several processes wrote together (format 2), in one folder for each: see parts.py. Versions
 that cannot read these say so by the number.
 
-"begun" says at how many images averages by length began that the run did not have from its start. It, "window" and "imported" may
-be missing; so may "digest" and "by", which the first versions did not write.
+"begun" says at how many images averages by length began that the run did not have from its start, "statistics" that averages have none
+of their own, for images could not be read. They, "window" and "imported" may be missing; so may "digest" and "by", which the first
+versions did not write.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ FORMAT, DIVIDED = 1, 2
 SUFFIX = ".safetensors"
 RESERVED = ("format", "images_seen", "files", "digest")
 """Fields that `write_state` sets by itself."""
+STATISTICS = "statistics"
 _LARGEST = 1 << 26  # bytes
 _LOG2_LIMIT = 1000  # 2 to a higher power is no float64
 
@@ -146,9 +148,10 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "best": (_is_best, "null, or a score and the images seen"),
     "window": (lambda value: _is_table(value, _is_pair), "pairs of numbers, by name"),
     "begun": (lambda value: _is_table(value, _is_count), "numbers of images, by name"),
+    STATISTICS: (lambda value: isinstance(value, bool), "true or false"),
     "imported": (_is_origin, "where the weights are from, with a list of averages"),
 }
-_OPTIONAL = ("window", "begun", "imported")
+_OPTIONAL = ("window", "begun", STATISTICS, "imported")
 
 
 def _fault(state: Mapping[str, Any]) -> str | None:
