@@ -281,7 +281,8 @@ def test_it_learns_without_averages(tmp_path: Any, capsys: pytest.CaptureFixture
     capsys.readouterr()
     assert main(["sample", str(tmp_path / "run")]) == 2
     shown = capsys.readouterr()
-    assert shown.err == f"triptych: error: {tmp_path / 'run'}: a Classifier draws no samples\n" and not shown.out
+    lead = f"it leads others: triptych sample RUN --guide {tmp_path / 'run'}"
+    assert shown.err == f"triptych: error: {tmp_path / 'run'}: a Classifier draws no samples; {lead}\n" and not shown.out
 
 
 def test_quartiles_reach_the_log(tmp_path: Any) -> None:

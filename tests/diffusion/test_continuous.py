@@ -348,6 +348,13 @@ def test_guidance_that_there_is_nothing_for() -> None:
         made().guided_with(made(DataSpec(image_size=8, channels=1, num_classes=3)))
 
 
+def test_the_published_sampler_is_what_is_meant_without_a_word() -> None:
+    """That of CIFAR-10 (Karras et al. 2022, Table 1): nothing is added, clipped or led."""
+    settings = LevelSamplingConfig()
+    assert (settings.sampler, settings.steps, settings.sigma_min, settings.sigma_max, settings.rho) == ("heun", 18, 0.002, 80, 7)
+    assert (settings.churn, settings.churn_noise, settings.clip, settings.guidance_scale) == (0, 1, False, 1)
+
+
 def test_points_end_exactly_where_they_are_asked_to() -> None:
     sigmas = [c.sigma for c in LevelSamplingConfig(steps=5, rho=3.0, sigma_min=0.01, sigma_max=10.0).points()]
     assert sigmas == pytest.approx((np.linspace(10 ** (1 / 3), 0.01 ** (1 / 3), 5) ** 3).tolist()) and (sigmas[0], sigmas[-1]) == (

@@ -132,7 +132,7 @@ def test_the_loss(training: bool) -> None:
     with torch.no_grad():
         error = denoised(model, noisy, sigma, labels, augment) - images
     torch.testing.assert_close(terms.loss.detach(), (weight * error.square()).sum((1, 2, 3)) / (3 * 8 * 8), rtol=1e-9, atol=1e-9)
-    assert torch.equal(terms.logged["loss"], terms.loss) and not terms.logged["loss"].requires_grad
+    assert torch.equal(terms.logged["loss"], terms.loss) and not any(term.requires_grad for term in terms.logged.values())
     torch.testing.assert_close(terms.logged["x0_mse"], error.square().mean((1, 2, 3)))
 
 
@@ -166,6 +166,7 @@ def test_settings_that_there_are_not() -> None:
     for settings, said in (
         ({"sigma_data": 0.0}, "sigma_data: got 0.0, expected a positive number"),
         ({"noise_std": -1.0}, "noise_std: got -1.0"),
+        ({"noise_mean": math.inf}, "noise_mean: got inf, expected a finite number"),
         ({"network": replace(NETWORK, attention_resolutions=(16,))}, "network.attention_resolutions: got 16"),
     ):
         with pytest.raises(ConfigError) as caught:

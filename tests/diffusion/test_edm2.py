@@ -94,6 +94,8 @@ def test_loss_by_hand(float64):
     torch.testing.assert_close(terms.logged["loss"], wanted / 256)
     torch.testing.assert_close(terms.logged["uncertainty"], u)
     torch.testing.assert_close(terms.logged["weighted_mse"], (weight * (d - images) ** 2).mean((1, 2, 3)))
+    torch.testing.assert_close(terms.logged["x0_mse"], (d - images).square().mean((1, 2, 3)))
+    assert terms.loss.requires_grad and not any(term.requires_grad for term in terms.logged.values())
     assert u.abs().max() > 0.05, "it matters"
 
 

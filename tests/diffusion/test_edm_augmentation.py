@@ -139,6 +139,17 @@ def test_images_that_nothing_happens_to_and_draws_of_each_sample() -> None:
     assert torch.equal(some_told, told[20:25])
 
 
+def test_half_precision_does_not_reach_where_images_are_moved() -> None:
+    """As it is told: matrices of bf16 would show what lies up to three quarters of a pixel off in an image of 64."""
+    x, settings = torch.rand(8, 1, 8, 8, generator=torch.Generator().manual_seed(0)), NonLeakingConfig(p=1.0)
+    exact, told = augmented(x.double(), rng(8), settings)
+    with torch.autocast("cpu", torch.bfloat16):
+        half, told_in_half = augmented(x, rng(8), settings)
+    assert half.dtype == torch.float32 and (exact - x).abs().max() > 0.1
+    torch.testing.assert_close(half.double(), exact, rtol=0, atol=1e-3)
+    torch.testing.assert_close(told_in_half.double(), told, rtol=0, atol=1e-5)
+
+
 def test_settings() -> None:
     assert (NonLeakingConfig().dims, NonLeakingConfig(p=0.1).dims) == (0, AUGMENT_DIMS)
     assert {field.name for field in fields(NonLeakingConfig)} == {"p", *NONE}

@@ -72,6 +72,18 @@ def test_several_heads() -> None:
     torch.testing.assert_close(went, expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("network", [DDPMPP, ADMUNetConfig()], ids=["ddpm++", "adm"])
+def test_augmentation_is_embedded_in_full_precision(network: EDMNetworkConfig) -> None:
+    """As the noise level is, where convolutions are in half precision."""
+    told: list[torch.dtype] = []
+    ours = network.shrunk().build(DataSpec(image_size=8, channels=1), num_classes=None, augment_dims=9).eval()
+    assert isinstance(ours.map_augment, nn.Module)
+    ours.map_augment.register_forward_hook(lambda module, given, output: told.append(output.dtype))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        ours(drawn(2, 1, 8, 8).float(), drawn(2).float(), augment=drawn(2, 9).float())
+    assert told == [torch.float32]
+
+
 @pytest.mark.parametrize("network", [DDPMPP, NCSNPP, ADMUNetConfig()], ids=["ddpm++", "ncsn++", "adm"])
 def test_recomputed_blocks_give_the_same_gradient(network: EDMNetworkConfig, float64: None) -> None:
     spec = DataSpec(image_size=8, channels=3)

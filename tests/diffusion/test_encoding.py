@@ -157,6 +157,7 @@ def test_250_steps_or_all_of_fewer() -> None:
         ([0, 3], [(2, 1, 8, 8)], 5, "labels: got 3, expected 0 to 2"),
         ([0, 1], [(2, 3, 8, 8)], 5, "latents: got the shapes [(3, 8, 8)] of a sample, expected [(1, 8, 8)]"),
         ([0, 1], [(2, 1, 8, 8)] * 2, 5, "latents: got the shapes [(1, 8, 8), (1, 8, 8)] of a sample, expected [(1, 8, 8)]"),
+        ([0, 1], [(2, 1, 8, 8)], 1, "steps: got 1, expected 2 or more: one is the first timestep alone, from which no way leads to noise"),
         ([0, 1], [(2, 1, 8, 8)], 5000, "steps: got '5000', which asks for 5000 of the 1000 steps of a section; the nearest is 1000"),
     ],
 )

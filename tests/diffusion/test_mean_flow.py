@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd.forward_ad import unpack_dual
 
 from tests.float64 import in_float64, widened
 from triptych.core.batch import Batch, DataSpec
@@ -65,6 +67,23 @@ def test_the_derivative_against_finite_differences(network: NetworkConfig) -> No
     assert (found - v).abs().max() > 0.01 and not found.requires_grad
 
 
+def test_the_derivative_is_not_asked_of_a_compiled_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile knows no forward mode: what it compiles gives the values of the network, whose derivative is then 0 without a word."""
+    model, draws, calls = made().train(), rng(), []
+    forward: Any = model.network.forward
+    z, t = draws.normal("z", 1, 16, 16), 0.3 + 0.6 * draws.uniform("t")
+    span, v = 0.2 * draws.uniform("span") + 0.05, draws.normal("v", 1, 16, 16)
+
+    def compiled(*given: Any) -> Tensor:
+        calls.append(len(given[0]))
+        return forward(*(unpack_dual(each).primal if isinstance(each, Tensor) else each for each in given))
+
+    expected, plain = model.target(v, z, t, span, None, draws), model.mean_velocity(z, t, span, None, draws)
+    monkeypatch.setattr(model.network, "_compiled_call_impl", compiled)  # what Module.compile sets
+    assert torch.equal(model.target(v, z, t, span, None, draws), expected) and not calls
+    assert torch.equal(model.mean_velocity(z, t, span, None, draws), plain) and calls == [6]
+
+
 class KnownMean(nn.Module):
     """u of independent pixels from N(0.2, 0.4^2): where the ODE goes from t to r, divided by the span; at span 0 its velocity."""
 
@@ -119,6 +138,7 @@ def test_the_loss_by_hand() -> None:
     torch.testing.assert_close(trained.loss.detach(), squared / (squared + 0.3) ** 0.7)
     torch.testing.assert_close(evaluated.loss.detach(), squared / 256)
     torch.testing.assert_close(trained.logged["squared_error"], squared / 256)
+    assert trained.loss.requires_grad and not trained.logged["squared_error"].requires_grad
     assert trained.group is not None and torch.equal(trained.group, (4 * t).long())
     assert set(trained.group.tolist()) == {0, 1, 2, 3}
 
@@ -213,6 +233,14 @@ def test_times_of_training() -> None:
     assert float(wide.median()) == pytest.approx(1 / (1 + 2.718281828 ** -(0.2 + 2 * 0.545)), abs=0.01)
 
 
+def test_times_of_training_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sigmoids of the two draws of each image, as earlier runs have them; at a share of 0 even a draw of 0 leaves them apart."""
+    first, second = (-0.4 + rng().normal("times", 2)).sigmoid().unbind(1)
+    monkeypatch.setattr(Rng, "uniform", lambda rng, name: torch.zeros(len(rng)))
+    t, span = MeanFlowConfig(equal_share=0.0).drawn_times(rng())
+    assert torch.equal(t, torch.maximum(first, second)) and torch.equal(span, (first - second).abs()) and span.all()
+
+
 def test_half_precision_is_near() -> None:
     model, given = made(equal_share=0.0).train(), batch(32)
     with torch.no_grad():
@@ -229,6 +257,9 @@ def test_half_precision_is_near() -> None:
         ({"label_dropout": 0.1}, "label_dropout: got 0.1, expected 0 where class_conditional is false"),
         ({"equal_share": 1.5}, "equal_share: got 1.5, expected from 0 to 1"),
         ({"weight_constant": 0.0}, "weight_constant: got 0.0, expected a positive number"),
+        ({"weight_power": -1.0}, "weight_power: got -1.0, expected 0 or more"),
+        ({"time_mean": math.inf}, "time_mean: got inf, expected a number"),
+        ({"time_deviation": 0.0}, "time_deviation: got 0.0, expected a positive number"),
         ({"guidance_mix": 1.0}, "guidance_mix: got 1.0, expected from 0 to below 1"),
         ({"guidance_times": (0.5, 0.5)}, "guidance_times: got .*, expected two times from 0 to 1, the smaller one first"),
         ({"guidance_times": (0.0, 1.5)}, "guidance_times: got .*, expected two times from 0 to 1, the smaller one first"),
@@ -238,6 +269,11 @@ def test_half_precision_is_near() -> None:
 def test_errors(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         MeanFlowConfig(**settings)
+
+
+def test_a_sample_takes_a_step_at_least() -> None:
+    with pytest.raises(ConfigError, match="steps: got 0, expected 1 to 1,000,000"):
+        MeanFlowSamplingConfig(steps=0)
 
 
 def test_only_a_conditional_model_is_told_labels() -> None:

@@ -210,6 +210,18 @@ def test_the_sde_by_hand() -> None:
     assert len(steps) == 3
 
 
+@every_path
+@pytest.mark.parametrize("grid", ["uniform", "edm"])
+def test_one_step_of_the_sde_gives_the_image_that_is_predicted(name: PathName, grid: Literal["uniform", "edm"]) -> None:
+    """Along the drift of the linear path it would end with all of the noise that it began with, turned round."""
+    path, ends = PATHS[name], PATHS[name].interval("velocity", training=False)
+    times = times_of(path, steps=1, solver="sde-euler", grid=grid, ends=ends, sigmas=(80, 0.002))
+    x = starts(4) * path.at_number(times[0]).norm
+    (step,) = flow_steps(mixture_image, x, path=path, times=times, at=path.coefficients, solver="sde-euler", noise=no_noise)
+    torch.testing.assert_close(step.sample, mixture_image(starts(4), path.coefficients(times[0])))
+    assert step.x0 is step.sample
+
+
 def sde_moments(name: PathName, steps: int) -> tuple[float, float]:
     """Mean and deviation of what the SDE makes of N(0, 1), exactly: it is linear in the start and in every draw."""
     path = PATHS[name]

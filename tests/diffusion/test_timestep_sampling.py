@@ -70,6 +70,12 @@ def test_draws_sum_whole_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(sampler.draw(rng(1_000))[0], expected)
 
 
+def test_the_part_of_a_timestep_begins_with_its_first_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four equal parts the second begins with 1/4; the last one has the largest draw."""
+    monkeypatch.setattr(Rng, "uniform", lambda rng, name: torch.tensor([0, 0.25, 0.5, 0.75, 1 - 2**-24]))
+    assert LossSecondMoment(4).draw(rng(5))[0].tolist() == [0, 1, 2, 3, 3]
+
+
 def test_weights_make_the_mean_unbiased() -> None:
     sampler, _ = warmed()
     f = torch.linspace(-1, 5, 20) ** 2

@@ -270,8 +270,17 @@ def test_class_terms() -> None:
     torch.testing.assert_close(terms.logged["class_bits"], class_bits)
     torch.testing.assert_close(terms.loss, terms.logged["bits_per_dim"] + 0.5 * class_bits)
     assert torch.equal(terms.logged["class_error"], (logits.argmax(1) != labels).float())
+    assert terms.loss.requires_grad and not any(term.requires_grad for term in terms.logged.values())
     assert model.phases[0].networks == model.averaged == ("network", "classifier")
     assert (model.bits_per_dim(values, labels=labels) - model.bits_per_dim(values, labels=labels.flip(0))).abs().max() > 1e-4
+
+
+def test_without_a_weight_nothing_is_asked_of_the_classes() -> None:
+    model, values, labels = glow(num_classes=4, class_conditional=True), images(4), torch.arange(4)
+    terms = model.loss(model.phases[0], batch(values, labels), rng(4))
+    expected = model.bits_per_dim(values, noise=rng(4).uniform("dequantization", 3, 8, 8), labels=labels)
+    torch.testing.assert_close(terms.loss, expected)
+    assert set(terms.logged) == {"bits_per_dim"} and model.phases[0].networks == ("network",)
 
 
 def test_label_moves_mean_and_deviation_of_the_top_alone() -> None:

@@ -48,7 +48,8 @@ class EncodingConfig(Config):
     'Steps each way: a number, numbers by section "a,b,c", or "ddimN"; None: 250, or all of fewer.'
 
     def validate(self) -> None:
-        counts_of(self.steps)
+        counts = counts_of(self.steps)
+        self.require(sum(counts) != 1, "steps", "2 or more: one is the first timestep alone, from which no way leads to noise")
 
 
 class ADM(DiffusionModel, GuidableSampler):

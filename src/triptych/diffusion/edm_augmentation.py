@@ -83,12 +83,11 @@ def augmented(
     shift = normal[:, 2:] * moved[:, None]
 
     told = (x_flip, y_flip, scale, angle.cos() - 1, angle.sin(), stretch * axis.cos(), stretch * axis.sin(), *shift.unbind(1))
-    size = images.shape[2:]
-    sources = sources_of(scale=scale, angle=angle, stretch=stretch, axis=axis, shift=shift, size=(size[0], size[1]))
     for flip, dim in ((x_flip, 3), (y_flip, 2)):
         images = torch.where(flip[:, None, None, None] > 0, images.flip(dim), images)
+    size, which = images.shape[2:], moved | (scale != 0) | (angle != 0) | (stretch != 0)
     with torch.autocast(images.device.type, enabled=False):
-        which = moved | (scale != 0) | (angle != 0) | (stretch != 0)
+        sources = sources_of(scale=scale, angle=angle, stretch=stretch, axis=axis, shift=shift, size=(size[0], size[1]))
         return changed(images, which, lambda x, i: transformed(x, sources[i])), torch.stack(told, 1)
 
 

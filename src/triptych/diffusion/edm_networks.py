@@ -450,5 +450,6 @@ class ADMUNet(UNet):
         augment: Float[Tensor, "b a"] | None = None,
     ) -> Float[Tensor, "b c h w"]:
         """F of the noisy images; see `SongUNet.forward`."""
-        more = None if self.map_augment is None or augment is None else self.map_augment(augment)
+        with torch.autocast(x.device.type, enabled=False):
+            more = None if self.map_augment is None or augment is None else self.map_augment(augment)
         return self._through(x, self._embed(t, labels, more), rng)

@@ -186,7 +186,8 @@ class MeanFlow(Model):
         inputs, along = (z[moving], t[moving], span[moving]), velocity[moving]
 
         def mean(z: Tensor, t: Tensor, span: Tensor) -> Tensor:
-            return self.mean_velocity(z, t, span, own_labels, own_rng)
+            # Past torch.compile, which knows no forward mode: of a compiled network the derivative would be 0.
+            return self.network.forward(z, t, own_labels, own_rng, span)
 
         slope = directional_derivative(mean, inputs, (along, torch.ones_like(inputs[1]), torch.ones_like(inputs[2])))
         return velocity.index_copy(0, moving, (along - _over_images(inputs[2]) * slope).to(velocity.dtype))

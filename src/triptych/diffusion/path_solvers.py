@@ -99,9 +99,10 @@ def times_of(
 
     "uniform": evenly, but for the last step of the SDE to t = 1, which is 0.04 long. "edm": at noise levels from the larger to the smaller
     of the sigmas, evenly in sigma^(1/rho) (Karras et al. 2022, Eq. 5), and the last of the ends after them. A way that ends before the
-    image, at t = 1, has one step less, for `flow_steps` takes one more there.
+    image, at t = 1, has one step less, for `flow_steps` takes one more there. So does the SDE of one step: its drift would turn the noise
+    round and leave all of it.
     """
-    (first, last), whole = map(float, ends), ends[1] == 1
+    (first, last), whole = map(float, ends), ends[1] == 1 and (steps > 1 or solver != "sde-euler")
     if grid == "edm":
         levels = noise_levels(*sigmas, steps=steps, spacing="edm", rho=rho)
         times = path.time_of(torch.tensor(levels, dtype=torch.float64)).tolist()
