@@ -65,8 +65,8 @@ class ToyConfig(ModelConfig):
 
     @classmethod
     def verbs(cls) -> frozenset[str]:
-        """It draws."""
-        return frozenset(("sample",))
+        """It draws, and knows how probable an image is."""
+        return frozenset(("sample", "evaluate"))
 
 
 @config

@@ -88,6 +88,14 @@ def test_a_part_of_a_synonym_is_none() -> None:
     assert [hint(name, flags) for name in ("--atch", "--earning")] == ["", ""] and "batch-size" in hint("--batch", flags)
 
 
+def test_the_beginning_of_one_flag_alone_means_it() -> None:
+    flags = ["--temperature", "--count", "--checkpoint", "--weights", "--labels", "--eta"]
+    assert hint("--temp", flags) == '; did you mean "--temperature"?'
+    assert hint("--c", flags) == "" and hint("--we", ["--a.weights"]) == "", "of two, or within a section, it is none"
+    assert hint("--ema", flags) == '; did you mean "--weights"?' and "--train.ema-rates" in hint("--ema", [*flags, "--train.ema-rates"])
+    assert hint("--prompt", flags) == '; did you mean "--labels"? (no model here knows text: some draw classes, by number or name)'
+
+
 def test_tables_are_written_as_what_they_are() -> None:
     """A section that may be there once, with single brackets."""
     assert dict(tables_of(Penalty())) == {"--gamma": "[gamma]", "--limit": "[limit]", "--start": "[start]"}

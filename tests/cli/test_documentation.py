@@ -44,7 +44,6 @@ from triptych.cli import (
 )
 from triptych.cli.arguments import flag_words, named_as_flags
 from triptych.cli.main import VERBS, main
-from triptych.cli.settings import flags_of
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.diffusion.adm import EncodingConfig
@@ -393,15 +392,6 @@ def test_pages_have_the_titles_that_the_readme_links_them_by() -> None:
 def test_readme_lists_every_recipe() -> None:
     listed = re.findall(r"^\| `([\w-]+)` \|", (ROOT / "README.md").read_text("utf-8"), flags=re.MULTILINE)
     assert sorted(listed) == sorted(recipes())
-
-
-def test_inline_settings_exist() -> None:
-    """A setting that a page mentions in passing, like `--train.seed`, is a setting of some recipe or an option."""
-    known = {flag.name for name in recipes() for flag in flags_of(load_recipe(name))}
-    for page in PAGES:
-        text = page.read_text("utf-8")
-        for flag in re.findall(r"`(--(?:train|data|optim|log|model)\.[\w.-]+)", text):
-            assert flag.replace(".no-", ".") in known, (page.name, flag)
 
 
 def settings_of(config: Config, before: str = "") -> Iterator[str]:

@@ -394,6 +394,16 @@ def test_from_labelled_images_to_moved_ones(glow: Run, tmp_path: Path, capsys: p
     assert (code, error) == (2, f"{tmp_path}/none.npz: there is no such file; expected an .npz of latents\n")
 
 
+def test_what_is_decoded_for_a_check_is_held_against_the_images_that_were_drawn(
+    glow: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = folder(tmp_path / "images", pixels(9), [f"{'abc'[k // 3]}/{k}.png" for k in range(9)])
+    out, latents = tmp_path / "d.npz", tmp_path / "l.npz"
+    options = ("--directions", "--check", "--count", "4", "--directions-out", str(out), "--out", str(latents), "--device", "cpu")
+    line = shown(capsys, str(glow.directory), str(given), *options)
+    assert line.startswith(f"4 images encoded in {latents}, ") and "; decoded they are 0.0" in line and len(read_directions(out)) > 1
+
+
 def test_directions_of_a_table(glow: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = folder(tmp_path / "images", pixels(), [f"{k}.png" for k in range(5)])
     table, out = tmp_path / "list_attr.txt", tmp_path / "d.npz"

@@ -16,6 +16,7 @@ from triptych.cli.evaluate import table
 from triptych.cli.main import main
 from triptych.data.config import DataConfig
 from triptych.evaluation.bits_per_dim import BitsPerDimConfig
+from triptych.recipes.catalogue import load_recipe
 from triptych.runs.evaluation import Evaluation
 
 from .conftest import FakeRun, FakeRuns, toy_recipe
@@ -142,6 +143,13 @@ def test_without_a_run(arguments: list[str], line: str, capsys: pytest.CaptureFi
     assert capsys.readouterr().err == f"triptych: error: {line}; {USAGE}\n"
 
 
+@pytest.mark.parametrize("flags", ["", "--count 3", "--metrics kid"])
+def test_a_reference_without_its_value_is_no_unknown_setting(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "runs/toy", *flags.split(), "--reference"]) == 2
+    line = "--reference: the value is missing, expected images, a file of statistics, or a run"
+    assert capsys.readouterr().err == f"triptych: error: {line}\n"
+
+
 @pytest.mark.parametrize("flags", ["", "--reference a.mp4", "--metrics is", "--metrics sharpness --reference a.mp4"])
 def test_a_video_is_told_of_what_is_measured(
     flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -231,6 +239,17 @@ def test_a_flow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert main(["evaluate", run, "--device", "cpu", *flags]) == 2
         assert capsys.readouterr().err == f"triptych: error: {line}\n"
+
+
+@pytest.mark.parametrize(("recipe", "name"), [("stylegan2-digits", "StyleGAN2"), ("unit-mnist", "UNIT")])
+def test_a_run_that_makes_images_and_has_no_likelihood_says_what_can_be_measured(
+    recipe: str, name: str, fake: FakeRuns, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.config = load_recipe(recipe)
+    assert main(["evaluate", "runs/toy"]) == 2
+    line = f"--metrics: {name} has no likelihood, of which bits-per-dim is; measure what it makes: --metrics frechet,kid,precision,recall"
+    assert capsys.readouterr().err == f"triptych: error: {line}\n"
+    assert [called for called, _, _ in fake.calls] == ["open_run"]
 
 
 def test_a_run_without_a_likelihood(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

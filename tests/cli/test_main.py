@@ -195,6 +195,23 @@ def test_nothing_given_shows_the_help_as_an_error(capsys: pytest.CaptureFixture[
         (RunError("the loss is not finite"), 1, "triptych: error: the loss is not finite\n"),
         (OSError(errno.ENOSPC, "No space left on device"), 1, "triptych: error: [Errno 28] No space left on device\n"),
         (
+            PermissionError(errno.EACCES, "Permission denied", "a/b"),
+            2,
+            "triptych: error: a/b: Permission denied; give another place, or change who may use this one\n",
+        ),
+        (
+            PermissionError(errno.EPERM, "Operation not permitted", "a", None, b"b"),
+            2,
+            "triptych: error: a and b: Operation not permitted; give another place, or change who may use this one\n",
+        ),
+        (OSError(errno.EROFS, "Read-only file system", Path("x")), 2, "triptych: error: x: Read-only file system; give another place\n"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "xx"), 2, "triptych: error: xx: File name too long\n"),
+        (
+            OSError(errno.EACCES, "Permission denied"),
+            2,
+            "triptych: error: Permission denied; give another place, or change who may use this one\n",
+        ),
+        (
             MemoryError("Unable to allocate 9 TiB"),
             1,
             "triptych: error: not enough memory (Unable to allocate 9 TiB): ask for less at once\n",

@@ -245,7 +245,16 @@ def test_what_does_not_go_with_latents(arguments: str, line: str, edited: FakeRu
         ("--count many", "--count: got 'many', expected a whole number"),
         ("--eta -1", "--eta: got -1.0, expected 0 or more"),
         ("--sampler dim", "--sampler: got 'dim', expected one of ancestral, ddim; did you mean \"ddim\"?"),
-        ("--guidance-scale 2", "--guidance-scale: no setting of this run's sampler, which has --steps, --sampler, --eta"),
+        ("--truncation 0.7", "--truncation: a setting of StyleGAN2, not of this run's sampler, which has --steps, --sampler, --eta"),
+        (
+            "--truncation_layers 4",
+            "--truncation_layers: a setting of StyleGAN2, not of this run's sampler, which has --steps, --sampler, --eta",
+        ),
+        (
+            "--guidance-scale 2",
+            "--guidance-scale: a setting of ADM, FlowMatching, EDM and others, not of this run's sampler, which has "
+            "--steps, --sampler, --eta",
+        ),
         ("--sampels 3", '--sampels: unknown setting; did you mean "--sampler"?'),
         ("--out grid.gif", "--out: got 'grid.gif', expected a name that ends with .png, .jpg, .webp or .npz, or a folder"),
         ("--labels 3,,7", "--labels: got '3,,7', expected one value or several (A,B or A B), each text"),

@@ -184,6 +184,17 @@ def test_the_line_says_which_classes_were_drawn_and_what_led_them() -> None:
     assert "144 images seen, uvwxyzab, seed 0" in protocol_line(one | {"made": {"path": "a", "labels": None}})
 
 
+def test_the_line_says_what_looked_at_single_images() -> None:
+    judge = {"run": "runs/judge", "images": 2048, "weights": "raw", "hash": "abcdefghij"}
+    seen = {"class-accuracy": {"classifier": judge}, "psnr": {}, "lpips": {"lpips": "0.1", "network": "vgg16", "sha256": "klmnopqrst"}}
+    one: dict[str, Any] = {"made": {"path": "a"}, "weights": None, "sampler": None, "count": 40, "network": None, "triptych": "1.0"}
+    line = protocol_line(one | {"reference": None, "single_images": seen})
+    by = "class-accuracy by runs/judge (raw at 2048 images seen, abcdefgh); lpips by vgg16 (klmnopqr)"
+    assert line == f"40 images of a (unknown); {by}; Triptych 1.0"
+    numbers = {"class-accuracy": {"classifier": {"network": "mnist-lenet", "sha256": "abcdefghij"}}}
+    assert "; class-accuracy by mnist-lenet (abcdefgh); " in protocol_line(one | {"reference": None, "single_images": numbers})
+
+
 def test_few_images_are_marked_for_figures_of_sets_alone() -> None:
     """A mean over pairs of images has no bias that depends on their number."""
     reference = {"reference": {"sha256": "abcdefghij"}, "reference_name": "photos", "reference_count": 40}
@@ -237,8 +248,13 @@ def test_help_has_the_settings_of_the_sampler(run: str, capsys: pytest.CaptureFi
     ("arguments", "line"),
     [
         ("--metrics fidd", '--metrics: unknown metric "fidd"; did you mean "fid"? (there is bits-per-dim, fid, frechet,'),
+        ("--metrics KID", '--metrics: unknown metric "KID"; did you mean "kid"? (there is bits-per-dim, fid, frechet,'),
         ("--metrics bits-per-dims", '--metrics: unknown metric "bits-per-dims"; did you mean "bits-per-dim"?'),
         ("--metrics kid --count 1", "--count: got 1, expected at least 2"),
+        (
+            "--metrics kid --truncation 0.7",
+            "--truncation: a setting of StyleGAN2, not of this run's sampler, which has --sampler, --steps,",
+        ),
         ("--metrics kid --step 3", '--step: unknown setting; did you mean "--steps"?'),
         ("--metrics kid --image-size 8by8", "--image-size: got '8by8', expected a side (512), or height and width (480x640)"),
         ("--metrics kid --image-size 8", "--image-size: got 8, but a run's images have its size"),

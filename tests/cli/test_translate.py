@@ -61,6 +61,7 @@ def test_options_and_settings_of_the_model() -> None:
         (["--out", ""], "--out: got ''"),
         (["--style", ""], "--style: got ''"),
         (["--direction", "c"], "--direction: got 'c', expected one of a-to-b, b-to-a"),
+        (["--truncation", "1"], "--truncation: a setting of StyleGAN2, not of this run's model, which has --direction, --temperature"),
         (["--stile", "x"], '--stile: unknown setting; did you mean "--style"?'),
     ],
 )

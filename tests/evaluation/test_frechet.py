@@ -93,6 +93,15 @@ def test_the_slope_is_the_derivative_by_the_covariance() -> None:
     assert np.sum(frechet_distance(own, other).slope * change) == pytest.approx((values[0] - values[1]) / (2 * step), rel=1e-5)
 
 
+def test_the_slope_along_directions_that_are_small_or_missing() -> None:
+    """1 - s_r / s along each, by the deviations of the two sets; where the made set has none there is nothing to transport."""
+    axes = np.linalg.qr(np.random.default_rng(0).standard_normal((12, 12)))[0]
+    variances = [4, 4e-4, 9, *[0] * 9], [1, 1e-4, 16, *[1] * 9]
+    own, other = (Moments(100, np.zeros(12), axes @ np.diag(values) @ axes.T) for values in variances)
+    along = axes.T @ frechet_distance(own, other).slope @ axes
+    np.testing.assert_allclose(along, np.diag([1 / 2, 1 / 2, -1 / 3, *[1] * 9]), rtol=0, atol=1e-4)
+
+
 def test_the_error_is_that_of_leaving_out_each_image_in_turn(monkeypatch) -> None:
     monkeypatch.setattr(frechet, "_ROWS", 64)
     count = 400

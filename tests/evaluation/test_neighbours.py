@@ -72,6 +72,23 @@ def test_the_size_of_the_strips_changes_nothing(monkeypatch) -> None:
         assert measured(name, made, reference, neighbours=2, prdc_neighbours=4).value == pytest.approx(expected, abs=1e-12), name
 
 
+@pytest.mark.parametrize("strip", [1 << 24, 200])
+def test_of_many_equal_images_few_are_looked_at(monkeypatch, strip) -> None:
+    """Those of a model that collapsed are as near as one another, and millions of pairs would be computed anew."""
+    rng, seen, exact = np.random.default_rng(6), list[int](), neighbours.Strip.exact
+    made = np.repeat(rng.standard_normal((4, 3)), [40, 7, 2, 1], axis=0)[rng.permutation(50)].astype(np.float32)
+    reference = np.concatenate((rng.standard_normal((20, 3)).astype(np.float32), made[:9]))
+    monkeypatch.setattr(neighbours, "_STRIP", strip)
+    monkeypatch.setattr(neighbours.Strip, "exact", lambda own, rows, columns: seen.append(len(rows)) or exact(own, rows, columns))
+    for name, expected in by_loops(made, reference, k=3, prdc_k=5).items():
+        assert measured(name, made, reference).value == pytest.approx(expected, abs=1e-12), name
+    assert max(seen) < 50 * 15  # with all that are equal 1,650
+    np.testing.assert_array_equal(
+        measured("copies", made, reference).arrays["nearest"],
+        [np.square(reference - row).sum(1).argmin() for row in made.astype(np.float64)],
+    )
+
+
 def test_equal_distances_are_equal_in_any_order() -> None:
     """Images whose neighbours' distances are those of others in exact arithmetic alone; a matrix product rounds them by their place."""
     rng = np.random.default_rng(4)
@@ -85,6 +102,15 @@ def test_equal_distances_are_equal_in_any_order() -> None:
         copied = measured("copies", given, reference)
         np.testing.assert_array_equal(copied.arrays["nearest"], order)
         np.testing.assert_array_equal(copied.arrays["distance"], np.zeros(40))
+
+
+def test_of_equally_near_images_the_first_is_the_nearest() -> None:
+    """All of the reference are as far from one image, by differences that floats hold; about their mean they are rounded apart."""
+    rng = np.random.default_rng(8)
+    image, step = rng.integers(-4096, 4096, 300) / 1024, rng.integers(1, 512, 300) / 1024
+    reference = image + step * rng.choice([-1, 1], (40, 300))
+    found = measured("copies", image[None], reference)
+    assert found.arrays["nearest"].tolist() == [0] and found.arrays["distance"][0] ** 2 == pytest.approx(np.square(step).sum(), rel=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -131,6 +157,19 @@ def test_the_error_of_coverage_is_that_of_leaving_out_each_image_in_turn() -> No
     without = np.array([measured("coverage", np.delete(made, i, 0), reference).value for i in range(len(made))])
     jackknife = (54 / 55 * np.square(without - without.mean()).sum()) ** 0.5
     assert measured("coverage", made, reference).error == pytest.approx(jackknife, rel=1e-9)
+
+
+def test_the_error_of_coverage_is_that_of_its_cover() -> None:
+    """Where several images reach the same spheres, half of the jackknife's."""
+    rng = np.random.default_rng(3)
+    made, reference = rng.standard_normal((25, 2)), rng.standard_normal((100, 2))
+    between, own = (np.square(rows[:, None] - reference).sum(2) for rows in (made, reference))
+    cover = Cover(100)
+    cover.add(between < np.sort(own, axis=1)[:, 5], 0)
+    lost = cover.alone(25) / 100
+    variance, jackknife = cover.variance(25), 24 / 25 * np.square(lost - lost.mean()).sum()
+    assert 0 < variance < jackknife / 2
+    assert measured("coverage", made, reference).error == pytest.approx(variance**0.5, rel=1e-9)
 
 
 def test_the_error_of_recall_is_that_of_leaving_out_each_sphere_in_turn(monkeypatch) -> None:
@@ -215,7 +254,7 @@ def test_what_cannot_be_compared() -> None:
         measured("precision", made[:, :5], reference)
     with pytest.raises(DataError, match='no "features" of each image of this set: give its images'):
         SET_METRICS["recall"].measure(FeatureSet({"features": made}), FeatureSet(), SetMetricConfig())
-    for wrong in ({"neighbours": 0}, {"prdc_neighbours": 101}, {"copy_share": 1.0}):
+    for wrong in ({"neighbours": 0}, {"prdc_neighbours": 101}, {"copy_share": 1.0}, {"seed": -1}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             SetMetricConfig(**wrong)
 
@@ -238,6 +277,7 @@ def test_the_variance_of_a_cover_is_that_over_other_sets(draws: int, reach: floa
 
 def test_a_cover_in_strips_is_one_cover() -> None:
     covers = np.random.default_rng(0).uniform(size=(30, 200)) < 0.05
+    covers[:, 180:] = np.arange(30)[:, None] < 12  # sets of so many images weigh nothing
     whole, strips = Cover(200), Cover(200)
     whole.add(covers, 0)
     for start in (0, 7, 21):
@@ -247,7 +287,7 @@ def test_a_cover_in_strips_is_one_cover() -> None:
     by_sets: dict[tuple[int, ...], int] = {}
     for column in covers.T:
         by_sets[tuple(np.flatnonzero(column))] = by_sets.get(tuple(np.flatnonzero(column)), 0) + 1
-    tails = [sum(math.comb(8, j) for j in range(k, 9)) / 256 for k in range(9)]
+    tails = [sum(math.comb(8, j) for j in range(k, 9)) / 256 for k in range(31)]
     expected = sum((-1) ** (len(which) + 1) * tails[len(which)] * (count / 200) ** 2 for which, count in by_sets.items() if which)
     expected -= (sum(count for which, count in by_sets.items() if len(which) == 1) / 200) ** 2 / 30
     assert whole.variance(30) == pytest.approx(expected, rel=1e-12)
@@ -269,3 +309,6 @@ def test_a_share_of_none_or_all_is_not_certain(count: int) -> None:
         for name in ("precision", "copies"):
             figure = SET_METRICS[name].measure(made, FeatureSet({"features": rows}), SetMetricConfig())
             assert figure.value == value and figure.error == pytest.approx((share * (1 - share) / (count + 4)) ** 0.5)
+    nowhere = SET_METRICS["density"].measure(far, FeatureSet({"features": rows}), SetMetricConfig(prdc_neighbours=4))
+    assert nowhere.value == 0 and nowhere.error == pytest.approx((share * (1 - share) / (count + 4)) ** 0.5 / 4)
+    assert measured("density", rows[:1] + 1000, rows).error is None

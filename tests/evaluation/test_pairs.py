@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -52,6 +53,7 @@ def test_ms_ssim_by_scipy_with_an_odd_size() -> None:
         expected *= (whole if scale == 4 else structure) ** weight
         x, y = (v[: len(v) // 2 * 2, : v.shape[1] // 2 * 2].reshape(len(v) // 2, 2, -1, 2).mean((1, 3)) for v in (x, y))
     assert ms_ssim(images, truth) == pytest.approx([expected], rel=1e-12)
+    assert ms_ssim(images.swapaxes(1, 2), truth.swapaxes(1, 2)) == pytest.approx([expected], rel=1e-12), "an odd height"
 
 
 def test_psnr_by_hand() -> None:
@@ -79,6 +81,20 @@ def test_each_image_for_itself() -> None:
     for measure in (psnr, ssim, ms_ssim):
         alone = [measure(images[k : k + 1], truth[k : k + 1])[0] for k in range(2)]
         assert measure(images, truth) == pytest.approx(alone, rel=1e-12)
+
+
+def test_many_images_take_the_memory_of_one() -> None:
+    images, truth = (np.repeat(x[:1, :32, :32], 40, axis=0) for x in pair("rgb"))
+
+    def peak(count: int) -> int:
+        tracemalloc.start()
+        ssim(images[:count], truth[:count])
+        taken = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return taken
+
+    peak(1)  # what is made once
+    assert peak(40) < 2 * peak(1)
 
 
 def test_what_cannot_be_compared_is_said() -> None:

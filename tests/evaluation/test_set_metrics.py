@@ -75,13 +75,14 @@ def test_what_from_features_refuses(sets, metrics, index, said) -> None:
 
 
 def test_arrays_that_are_no_features(sets) -> None:
-    for wrong in (np.zeros(3), np.zeros((3, 2), dtype=complex), [["a"]], np.zeros((2, 3, 4))):
+    for wrong in (np.zeros(3), np.zeros((3, 2), dtype=complex), [["a"]], np.zeros((2, 3, 4)), np.zeros((0, 64)), np.zeros((3, 0))):
         with pytest.raises(ConfigError, match="^made: got an array of"):
             from_features(wrong, sets[1], ["frechet"])
-    infinite = sets[1].copy()
-    infinite[11, 3] = np.inf
-    with pytest.raises(DataError, match='^image 11 has "features" that are not finite'):
-        from_features(sets[0], infinite, ["precision"])
+    for image in (0, 11, 299):
+        infinite = sets[1].copy()
+        infinite[image, 3] = np.inf
+        with pytest.raises(DataError, match=f'^image {image} has "features" that are not finite'):
+            from_features(sets[0], infinite, ["precision"])
 
 
 def test_what_the_catalogue_says_is_true(sets) -> None:

@@ -182,7 +182,7 @@ def test_the_count_of_steps_in_earlier_checkpoints_is_ignored() -> None:
     model = toy(**SETTINGS)
     tensors = {**toy(**SETTINGS).state_dict(), "generator_steps": torch.tensor(7)}
     load_weights(model, tensors)
-    assert load_fitting_weights(model, tensors) == []
+    assert load_fitting_weights(model, tensors).lines == []
 
 
 def test_steps_have_slices_of_their_own(tmp_path: Path) -> None:

@@ -216,6 +216,19 @@ def test_a_row_says_how_it_was_measured(tmp_path: Path) -> None:
         assert f" {said}" in text, said
 
 
+def test_a_row_of_class_accuracy_names_the_classifier_and_each_has_its_own(tmp_path: Path) -> None:
+    """A run of a classifier is told by its weights, wherever it lies."""
+    roots = [made_run(tmp_path / name) for name in ("a", "b", "c")]
+    nothing = dict.fromkeys(("reference", "reference_name", "reference_count", "network"))
+    for root, run, weights in zip(roots, ("runs/judge", "/moved/judge/", "runs/other"), ("1234", "1234", "5678"), strict=True):
+        judge = {"run": run, "images": 64, "weights": "raw", "hash": weights}
+        seen = {"class-accuracy": {"classifier": judge}, "lpips": {"network": "vgg16"}}
+        evaluated(root, "x", {"class-accuracy": {"value": 0.5}, "lpips": {"value": 0.25}}, count=8, single_images=seen, **nothing)
+    text = re.sub(r"\s+", " ", read_page(comparison_page(roots)).text)
+    assert "class-accuracy8, judge 0.5 0.5 not measured" in text and "class-accuracy8, other not measured not measured 0.5" in text
+    assert "lpips8, vgg16 " in text and "none of none" not in text
+
+
 def test_evaluations_in_training_stand_on_one_chart_with_bands(tmp_path: Path) -> None:
     roots = []
     for k, name in enumerate(("a", "b", "c")):

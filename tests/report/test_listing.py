@@ -214,3 +214,13 @@ def test_mistakes(
 def test_a_folder_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith(f"no runs in {tmp_path}: ")
+
+
+def test_a_folder_that_cannot_be_looked_into_is_not_said_to_have_no_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    modes: list[int] = []
+    monkeypatch.setattr("os.access", lambda path, mode: modes.append(mode))  # as chmod 000 is to all but root
+    assert main(["runs", str(tmp_path)]) == 2
+    assert capsys.readouterr() == ("", f"triptych: error: {tmp_path}: cannot be looked into (no permission)\n")
+    assert modes == [os.R_OK | os.X_OK]

@@ -12,11 +12,13 @@ import pytest
 
 from tests.runs.glow import moved_run, pixels
 from tests.runs.translators import mirror_run, plain_data, write_images
-from triptych.core.errors import DataError
+from triptych.core.errors import ConfigError, DataError
+from triptych.data.clips import ClipDataConfig
 from triptych.data.config import DataConfig
 from triptych.data.domains import UnpairedDataConfig
 from triptych.data.files import open_folder
 from triptych.data.pairs import PairedDataConfig
+from triptych.data.pans import PanDataConfig
 from triptych.runs import Run
 from triptych.runs.files import check_unlearned
 
@@ -48,6 +50,40 @@ def test_a_run_among_the_images_is_none_of_them(photos: Path) -> None:
     """So what it makes may lie in it."""
     found, _ = open_folder(photos)
     assert sorted(found.names) == ["a.png", "c.png", "cats/b.png"]
+
+
+@pytest.fixture(scope="module")
+def domains(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two domains, one of them split, and a folder beside them."""
+    root = tmp_path_factory.mktemp("domains")
+    for folder in ("images_a", "train/photos", "val/photos", "test/photos", "others"):
+        write_images(root / folder, ["1.png"], size=(16, 16), channels=1)
+    return root
+
+
+def test_neither_domain_gets_what_the_run_makes(domains: Path) -> None:
+    data = UnpairedDataConfig(path=str(domains), b="photos")
+    learned = ("images_a", "images_a/made", "images_a/made.png", "train/photos", "val/photos/made")
+    for name in learned:
+        with pytest.raises(DataError, match=rf"^cannot write \S+/{name}: it lies in \S+, the images of this run, which would learn it"):
+            check_unlearned(domains / name, data)
+    for name in ("made", "made.png", "others/made", "train/made", "test/photos/made", "images_a/made.npz", "images_a/.made/x.png"):
+        check_unlearned(domains / name, data)
+    apart = UnpairedDataConfig(a=str(domains / "images_a"), b=str(domains / "others"))
+    for name in ("images_a/made", "others/made"):
+        with pytest.raises(DataError, match="the images of this run, which would learn it"):
+            check_unlearned(domains / name, apart)
+    check_unlearned(domains / "made", apart)
+    check_unlearned(domains / "images_a/made", UnpairedDataConfig(path=str(domains / "gone")))
+
+
+def test_folders_of_pairs_and_clips_get_nothing_without_its_other_half(domains: Path) -> None:
+    maps: dict[str, Any] = {"path": str(domains), "target": "photos", "maps": ("images_a",), "num_classes": (2,)}
+    for data in (PairedDataConfig(**maps), ClipDataConfig(**maps), PanDataConfig(**maps)):
+        for name in ("images_a/made", "train/photos/made.png", "val/photos"):
+            with pytest.raises(DataError, match="the images of this run, which would look for the other half of a pair when it goes on"):
+                check_unlearned(domains / name, data)
+        check_unlearned(domains / "others/made", data)
 
 
 def test_of_other_data_no_folder_is_learned_as_a_whole(photos: Path, tmp_path: Path) -> None:
@@ -93,6 +129,14 @@ def test_images_that_are_kept_for_a_score(flow: Run, photos: Path) -> None:
     with pytest.raises(DataError, match="the images of this run, .*; choose another --keep-samples$"):
         flow.score(metrics=["is"], count=2, keep_samples=photos / "made", device="cpu")
     assert not (photos / "made").exists()
+
+
+def test_the_picture_of_copies_beside_figures(flow: Run, photos: Path) -> None:
+    """Figures themselves are no image, and may lie there."""
+    with pytest.raises(DataError, match="cannot write .*/x-copies.png: it lies in .*, the images of this run, .*; choose another --out$"):
+        flow.score(metrics=["copies"], count=1, out=photos / "x.json", device="cpu")
+    with pytest.raises(ConfigError, match="count: got 1, expected at least 2"):
+        flow.score(metrics=["kid"], count=1, out=photos / "x.json", device="cpu")
 
 
 def test_translations(photos: Path, tmp_path: Path) -> None:

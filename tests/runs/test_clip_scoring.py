@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +17,14 @@ from tests.data.pictures import encoded
 from triptych.cli import evaluate
 from triptych.cli.main import main
 from triptych.core.errors import ConfigError, DataError
+from triptych.engine.distributed import open_world
 from triptych.evaluation.clip_metric import CLIP_METRICS, ClipMetricConfig, mean_gradient
 from triptych.evaluation.pairs import psnr
 from triptych.gans.flow import confidence, inside, leads_home
 from triptych.gans.lucas_kanade import lucas_kanade
+from triptych.nn.raft import RaftConfig
 from triptych.recipes.catalogue import load_recipe
-from triptych.runs.clip_scoring import RunClips, score_clips
+from triptych.runs.clip_scoring import Clip, RunClips, score_clips
 
 SIDE, FRAMES = 32, 3
 MOVES = {"a": (2, 1), "b": (-1, 2), "c": (0, 0)}
@@ -136,6 +139,44 @@ def test_frames_after_a_cut_say_nothing_of_flicker(folders: tuple[Path, Path, Pa
     assert cut.value == short.value > 0.05 and cut.details["counted"] == short.details["counted"] / 2
     with pytest.raises(ConfigError, match="warping-error cannot be measured: in no frame is there a pixel whose flow is believed"):
         score_clips(tmp_path / "cut-made", tmp_path / "cut-real", metrics=["warping-error"], **CPU)
+
+
+def test_the_frames_of_all_clips_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a run, whose clips are known by the frames that each of them has."""
+    source = SimpleNamespace(names=["a", "b"], frames=2 * FRAMES, size=(SIDE, SIDE), channels=3, has_flow=False)
+    source.identity, source.clip = {"frames": FRAMES}, lambda number: Clip(made("ab"[number]), real("ab"[number]), None)
+    monkeypatch.setattr("triptych.runs.clip_scoring._opened", lambda *_: (source, open_world("cpu")))
+    scores = score_clips("made", "real", metrics=["sharpness"], **CPU)
+    assert (scores.protocol["clips"], scores.protocol["frames"]) == (2, 2 * FRAMES)
+
+
+class Still(torch.nn.Module):
+    """A flow network that sees nothing move."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        assert name == "raft_small"
+
+    def load(self, weights: dict[str, torch.Tensor], *, source: str) -> None:
+        assert set(weights) == {"x"} and source.endswith(".pth")
+
+    def forward(self, target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(target[:, :2])
+
+
+def test_figures_say_by_which_weights_the_flow_was_estimated(
+    folders: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("triptych.runs.clip_scoring.Raft", Still)
+    file, digests = tmp_path / "raft.pth", []
+    for value in (0.0, 1.0):
+        torch.save({"x": torch.tensor(value)}, file)
+        settings = ClipMetricConfig(raft=RaftConfig(network="raft_small", weights=str(file)))
+        scores = score_clips(folders[0], folders[1], metrics=["warping-error"], settings=settings, **CPU)
+        assert scores.protocol["flow_of"] == "raft_small" and scores.figures["warping-error"].value > 0
+        assert scores.protocol["flow_sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+        digests.append(scores.protocol["flow_sha256"])
+    assert digests[0] != digests[1]
 
 
 class Seen(torch.nn.Module):

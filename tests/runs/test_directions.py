@@ -113,6 +113,31 @@ def test_what_cannot_be_applied() -> None:
         nothing.project(latents, "young")
 
 
+@pytest.mark.parametrize("place", ["images", "images.npz"])
+def test_a_part_of_the_images_is_drawn_from_all(place: str, run: Run, tmp_path: Path) -> None:
+    """The first ones may be of one class; and where classes come in turn, so may those at even steps."""
+    images, labels = pixels(40), np.repeat(np.arange(2), 20)
+    folder(tmp_path / "images", images, [f"{'ab'[label]}/{k:02}.png" for k, label in enumerate(labels)])
+    np.savez(tmp_path / "images.npz", arr_0=images, arr_1=labels)
+    coder = run.coder(device="cpu")
+    whole = coder.open(tmp_path / place)
+    part = whole.drawn(10)
+    chosen = np.flatnonzero([(image == part.load(range(10))).all((1, 2, 3)).any() for image in images])
+    assert len(chosen) == 10 and {0, 1} == set(labels[chosen])
+    np.testing.assert_array_equal(part.load(range(10)), images[chosen])
+    assert part.labels is not None and part.labels.tolist() == labels[chosen].tolist() and len(part) == 10
+    assert part.items.describe(3) == whole.items.describe(int(chosen[3])) and part.origin != whole.origin
+    assert whole.drawn(40) is whole and whole.drawn(10).origin == part.origin != whole.drawn(11).origin
+    twice = part.drawn(4)
+    assert {twice.items.describe(k) for k in range(4)} < {part.items.describe(k) for k in range(10)}
+    made, latents = coder.directions(tmp_path / place, count=10)
+    np.testing.assert_array_equal(latents.arrays[0], coder.encode(images[chosen]).arrays[0])
+    expected = directions_of(latents, {name: labels[chosen] == k for k, name in enumerate("ab")})
+    for name in made.names:
+        np.testing.assert_array_equal(made.of(name)[0], expected.of("ab"[int(name)] if name.isdigit() else name)[0])
+    assert coder.error(part, latents) < 1 < coder.error(whole, latents)
+
+
 # The way between two -------------------------------------------------------------------------------------------------
 
 

@@ -257,6 +257,7 @@ def test_images_that_do_not_fit(trained: Run, folder: Path) -> None:
         ({"metrics": ("bits-per-dims",)}, 'metrics: unknown metric "bits-per-dims"; did you mean "bits-per-dim"'),
         ({"count": 91}, r"count: got 91, expected 1 to 90, the images that are there \(split validation\)"),
         ({"count": 0}, "count: got 0, expected a whole number from 1 on"),
+        ({"split": "test"}, "split: got 'test', expected train, validation, all"),
         ({"batch_size": 0}, "batch_size: got 0"),
         ({"out": "a.txt"}, "out: got 'a.txt', expected a name that ends with .json"),
         ({"settings": BitsPerDimConfig(steps=21)}, "steps: got '21', which asks for 21 of the 20 steps"),

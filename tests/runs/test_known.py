@@ -15,10 +15,13 @@ from tests.data.pictures import encoded, picture, write_folder, write_zip
 from triptych.core.cache import cache_folder
 from triptych.data.archives import Archive
 from triptych.data.config import DataConfig
+from triptych.data.domains import UnpairedDataConfig
 from triptych.data.files import Folder
 from triptych.runs.given import known as module
+from triptych.runs.given.data_images import contents
 from triptych.runs.given.known import known
 from triptych.runs.given.pictures import SplitPictures, open_pictures
+from triptych.runs.given.translation import open_held_out
 
 
 @pytest.fixture(autouse=True)
@@ -110,6 +113,51 @@ def test_the_images_of_a_training(tmp_path, reads):
     assert identity("validation") == first["validation"] and not reads
     other = identity("train", validation_fraction=0.5)
     assert reads and other["sha256"] != first["train"]["sha256"]
+
+
+@pytest.mark.parametrize("place", ["images_b", "../elsewhere"])
+def test_two_domains_are_known_by_the_files_of_both(tmp_path, reads, place):
+    root, settings = tmp_path / "data", {"image_size": 8, "validation_fraction": 0.0}
+    folders = [write_folder(root / name, [f"{k}.png" for k in range(4)]) for name in ("images_a", place)]
+    train = UnpairedDataConfig(path=str(root), b=str((root / place).resolve()), **settings).open().train
+    before, some = contents(train), contents(train, first=2)
+    time.sleep(0.02)  # more than a tick of the clock
+    reads.clear()
+    assert contents(train) == before != some == contents(train, first=2) and not reads
+    for folder in folders:
+        for name in ("1.png", "3.png"):
+            plain = (folder / name).read_bytes()
+            (folder / name).write_bytes(encoded(picture(20, 16, seed=9)))
+            assert contents(train) != before and (contents(train, first=2) == some) == (name == "3.png"), folder
+            (folder / name).write_bytes(plain)
+    assert contents(train) == before
+
+
+def test_held_out_inputs_that_are_not_read_may_change(tmp_path):
+    folder = write_folder(tmp_path / "folder", [f"{k}.png" for k in range(12)])
+    config = DataConfig(path=str(folder), image_size=8, validation_fraction=0.5)
+    data = config.open()
+    assert data.validation is not None and len(data.validation) > 1
+
+    def origin() -> Any:
+        return open_held_out(config, data.spec, size=None, count=1).origin
+
+    before = origin()
+    time.sleep(0.02)  # more than a tick of the clock
+    for item, same in ((len(data.validation) - 1, True), (0, False)):
+        (folder / data.validation.key(item)).write_bytes(encoded(picture(20, 16, seed=99)))
+        assert (origin() == before) == same
+
+
+def test_other_labels_of_the_same_files_are_other_contents(tmp_path):
+    """A file of labels may lie anywhere."""
+    folder, labels = write_folder(tmp_path / "folder", [f"{k}.png" for k in range(4)]), tmp_path / "labels.txt"
+    found = []
+    for lines in ("a b a b", "a b b a", "a b a b"):
+        labels.write_text("\n".join(lines.split()))
+        data = DataConfig(path=str(folder), label_file=str(labels), image_size=8, validation_fraction=0.0).open()
+        found.append(contents(data.train))
+    assert found[0] == found[2] != found[1]
 
 
 def test_a_cache_that_is_damaged_or_in_the_way_does_without(tmp_path):

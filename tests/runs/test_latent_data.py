@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ from triptych.runs.beginning import same_images
 from triptych.runs.data_look import look
 from triptych.runs.given.data_images import model_reference
 from triptych.runs.latent_data import EncodedData, encode_data
-from triptych.runs.latent_space import LatentSpace, autoencoder_of, copy_bytes, shown_by, unlike_latents
+from triptych.runs.latent_space import LatentSpace, autoencoder_of, copy_bytes, keep_autoencoder, shown_by, unlike_latents
 from triptych.runs.latents import read_latents
 from triptych.runs.loading import Loading
 from triptych.runs.model_images import ImageRequest, maker_of
@@ -45,7 +46,7 @@ from triptych.runs.pieces import Pieces
 from triptych.runs.plan_probe import Task, measure
 from triptych.runs.showing import show_data
 from triptych.runs.stored import outline
-from triptych.runs.training import initialize_from
+from triptych.runs.training import _known_without_contents, initialize_from
 
 COUNT, SIDE = 24, 16
 TRAINING = {"batch_size": 8, "sample_count": 4, "validate_images": 8, "ema_rates": (0.5,)}
@@ -414,6 +415,18 @@ def test_what_says_how_files_are_read_may_be_as_of_images(folder: Path):
     assert len(latents_of(folder, decode="reduced").open().train) > 0
 
 
+def test_runs_whose_fingerprint_left_out_what_latents_are_of_are_not_warned(folder: Path):
+    def noted(images: str) -> Any:
+        return SimpleNamespace(images=images)
+
+    data = latents_of(folder).open()
+    now, before, other = fingerprint(data), fingerprint(replace(data, contents="")), fingerprint(replace(data, contents="x"))
+    assert data.contents and len({now, before, other}) == 3
+    for known, whether in ((before, True), (now, False), (other, False)):
+        assert _known_without_contents(noted(known), data, open_world("cpu")) == whether
+    assert not _known_without_contents(noted(before), replace(data, contents=""), open_world("cpu"))
+
+
 def test_damaged_files_and_latents_where_images_are_wanted_are_refused(folder: Path, tmp_path: Path):
     arrays = read_npz(folder / "latents.npz")
     for change, said in (
@@ -559,6 +572,13 @@ def test_an_autoencoder_that_is_not_what_it_was_is_one_line(folder: Path, run: R
         with pytest.raises(CheckpointError, match=said) as found:
             LatentSpace(replace(spec, **change), world, none)
         assert "\n" not in str(found.value)
+
+
+def test_a_copy_of_an_autoencoder_that_was_cut_short_is_removed(run: Run, tmp_path: Path):
+    left = tmp_path / "autoencoder/checkpoints/.tmp-000000016-1"
+    left.mkdir(parents=True)
+    assert run.spec.latents is not None and keep_autoencoder(run.spec.latents, RunDirectory(tmp_path)) == []
+    assert [path.name for path in left.parent.iterdir()] == ["000000016"]
 
 
 def test_a_plan_counts_the_copy_of_an_autoencoder_until_it_is_there(run: Run, tmp_path: Path):

@@ -147,6 +147,8 @@ def test_of_a_few_shot_model_the_held_out_classes_are_the_reference(tiny: Any) -
             "guide: got 'x', but this run's model enlarges held-out images, with their own labels; leave it out",
         ),
         ("munit-mnist", {"labels": [1]}, "labels: got [1], but this run's model translates images; leave it out"),
+        ("munit-mnist", {"labels": np.array([1, 2])}, "labels: got array([1, 2]), but this run's model translates images; leave it out"),
+        ("adm-digits", {"style": np.zeros((2, 1, 1, 1))}, "style: got array([[[[0.]]], [[[0.]]]]), but this run's model takes no styles"),
         (
             "funit-omniglot",
             {"style_count": 2},

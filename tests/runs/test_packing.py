@@ -205,6 +205,20 @@ def test_files_may_be_kept_as_they_are(tmp_path):
     assert kept == [path.read_bytes() for path in sorted(root.rglob("*.*"))]
 
 
+def test_files_that_are_kept_may_be_of_any_size(tmp_path):
+    """Nothing is cut, so no image is too small for data.image_size; the stamp is that of a pack of large ones."""
+    small, large = (write_folder(tmp_path / name, ["0.png", "1.png"], size=size) for name, size in (("small", (8, 9)), ("large", (80, 70))))
+    config = DataConfig(path=str(small), workers=0)
+    assert "8x9 pixels, smaller than data.image_size 64" in refused(config, tmp_path / "squares.zip")
+    pack = packed(config, tmp_path / "small.zip", files=True)
+    require_same(replace(config, image_size=8).open(), replace(pack, image_size=8).open())
+    with zipfile.ZipFile(tmp_path / "small.zip") as archive:
+        assert archive.read("00000/img00000000.png") == (small / "0.png").read_bytes()
+    stamps = [pack_data(replace(config, path=str(root)), tmp_path / f"{root.name}.zip", files=True, workers=0) for root in (small, large)]
+    assert stamps[0].already and stamps[0].stamp.data == stamps[1].stamp.data and not stamps[1].stamp.data.enlarge
+    assert stamps[1].stamp.images == fingerprint(replace(config, path=str(large)).open())
+
+
 @pytest.mark.parametrize("name", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM"])
 def test_files_without_an_ending_get_that_of_their_format(name):
     """As rows of a table, or of a database, may be called; so that they are found in the zip."""

@@ -27,6 +27,7 @@ from triptych.evaluation.feature_space import Embedder, open_space
 from triptych.runs import embedding, references
 from triptych.runs.embedding import embedded
 from triptych.runs.given.pictures import StoredPictures, open_pictures
+from triptych.runs.model_images import ModelImages
 from triptych.runs.references import Statistics, open_reference, reference_of
 from triptych.runs.sides import StatisticsSide
 from triptych.runs.statistics import write_statistics
@@ -123,6 +124,20 @@ def test_a_file_of_outputs_is_made_once_and_again_where_it_does_not_fit(file: Pa
     file.rename(tmp_path / "b.npz")
     (tmp_path / "b.npz").rename(file)
     assert groups() == 0
+
+
+def test_pictures_with_much_to_say_of_themselves(tmp_path: Path) -> None:
+    """As those of a run that are asked for by a label each: a file holds a hash of what is long."""
+    found = []
+    for name in ("retriever", "retrievers", "retriever"):
+        NETWORK.seen.clear()
+        identity, chunk = {"labels": [name] * 50_000}, len(IMAGES)
+        pictures = ModelImages(lambda part: IMAGES, count=chunk, size=(6, 8), channels=3, chunk=chunk, identity=identity)
+        for out in (tmp_path / f"{name}.npz", tmp_path / "retriever.npz"):
+            found.append(embedded(pictures, NETWORK, out=out, world=ALONE).array("features"))
+            found.append(len(NETWORK.seen))
+    np.testing.assert_array_equal(found[0], found[2])
+    assert found[1::2] == [3, 3, 3, 6, 3, 3], "other labels are other pictures"
 
 
 def test_an_interrupted_call_goes_on(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,6 +330,7 @@ def test_images_in_a_file_of_statistics_give_the_features(tmp_path: Path) -> Non
 
 NOT_FINITE = np.full((64, 64), np.inf)
 SKEW = np.eye(64) + np.triu(np.ones((64, 64)))
+ASKEW = np.eye(64) + 0.01 * np.eye(64, k=1)
 STATISTICS_FAULTS = {
     "another network's": (
         {"mu": np.zeros(2048), "sigma": np.eye(2048)},
@@ -326,6 +342,7 @@ STATISTICS_FAULTS = {
     "no mu": ({"mu": None}, 'but no mu, the statistics of "features"'),
     "not finite": ({"sigma": NOT_FINITE}, "mu or sigma holds values that are not finite"),
     "not symmetric": ({"sigma": SKEW}, "sigma is no covariance, for it is not symmetric or has variances below 0"),
+    "not quite symmetric": ({"sigma": ASKEW}, "sigma is no covariance, for it is not symmetric or has variances below 0"),
     "negative": ({"sigma": -np.eye(64)}, "sigma is no covariance, for it is not symmetric or has variances below 0"),
     "objects": ({"mu": np.array([None] * 64)}, "mu holds Python objects"),
     "a network's name": ({"identity": np.array('[{}, {"network": "other"}]')}, "statistics of another network than spatial-network"),
@@ -417,7 +434,8 @@ def test_the_command_writes_statistics(tmp_path: Path, capsys: pytest.CaptureFix
     with np.load(tmp_path / "s.npz") as arrays:
         np.savez(tmp_path / "foreign.npz", **{name: arrays[name] for name in ("mu", "sigma", "arr_0")})
         np.savez(tmp_path / "bare.npz", mu=arrays["mu"], sigma=arrays["sigma"])
-        assert [open_reference(tmp_path / name).count for name in ("foreign.npz", "bare.npz")] == [70, 0]  # type: ignore[union-attr]
+        others: list[Any] = [open_reference(tmp_path / name) for name in ("foreign.npz", "bare.npz")]
+        assert [(each.count, each.size) for each in others] == [(70, (4, 6)), (0, None)]
         assert arrays["arr_0"].shape == (70, 4, 6, 3) and arrays["mu"].shape == (64,)
         features = embedded(open_pictures(tmp_path / "a.npz", image_size=(4, 6)), open_space("random"), world=ALONE).array("features")
         np.testing.assert_allclose(arrays["mu"], features.astype(np.float64).mean(0), rtol=1e-12)

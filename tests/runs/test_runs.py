@@ -275,6 +275,15 @@ def test_a_randomized_seed_is_recorded_and_kept(tmp_path):
     assert f"drew seed {first}" in (tmp_path / "a/log.txt").read_text()
 
 
+def test_a_run_that_has_ended_says_how_it_is_trained_longer(trained, tmp_path):
+    place, seen = tmp_path / "run", trained.config.train.total_images
+    shutil.copytree(trained.directory, place)
+    train(trained.config, place, device="cpu")
+    first, *_, now = [line for line in (place / "log.txt").read_text().splitlines() if f"finished: {seen} images seen" in line]
+    assert first.endswith(f" in this start; the run is in {trained.directory}")
+    assert now.endswith(f"{place}; it had been trained to its end, and --train.total-images {2 * seen} trains it longer")
+
+
 def test_init_from_takes_what_fits_and_names_the_rest(trained, tmp_path):
     other = config(data={"channels": 3}, train={"total_images": BATCH})
     run = train(other, tmp_path / "run", init_from=trained.directory, device="cpu")
@@ -289,17 +298,19 @@ def test_init_from_takes_what_fits_and_names_the_rest(trained, tmp_path):
 
 def test_init_from_names_ten_tensors_that_do_not_fit(trained):
     model = outline(trained.config.updated({"model": {"network": {"num_channels": 64}}}), trained.spec)
-    _, *lines, more = initialize_from(model, trained.directory, trained.spec)
+    first, *lines, more = initialize_from(model, trained.directory, trained.spec)
     before = trained.tensors()
     anew = [name for name, tensor in model.state_dict().items() if tensor.shape != before[name].shape]
     assert [line.removeprefix("init-from: ").split()[0] for line in lines] == anew[:10]
     assert more == f"init-from: and {len(anew) - 10} tensors more"
+    assert first.endswith(f" images: {len(before) - len(anew)} of {len(before)} tensors fit")
 
 
 def test_init_from_a_checkpoint(trained):
     model = build(trained.config, trained.spec)
     (line,) = initialize_from(model, trained.directory / f"checkpoints/{2 * BATCH:09d}", trained.spec)
-    assert line == f"starts from the weights of {trained.directory} at {2 * BATCH} images"
+    count = len(model.state_dict())
+    assert line == f"starts from the weights of {trained.directory} at {2 * BATCH} images: {count} of {count} tensors fit"
     earlier, newest = (trained.tensors(checkpoint=which) for which in (str(2 * BATCH), "latest"))
     name = "network.input_blocks.1.0.in_layers.2.weight"
     assert torch.equal(model.state_dict()[name], earlier[name]) and not torch.equal(earlier[name], newest[name])

@@ -20,8 +20,9 @@ from triptych.runs.kept_images import keep
 from triptych.runs.metric_names import Wanted
 from triptych.runs.model_images import ImageRequest, Maker, ModelImages, _sources
 from triptych.runs.nearest_pairs import write_pairs
+from triptych.runs.protocol import few_mark
 from triptych.runs.scoring import Scores, _read, drop_impossible, write_scores
-from triptych.runs.sides import PictureSide, RunSide, check_sizes
+from triptych.runs.sides import PictureSide, RunSide, StatisticsSide, check_sizes
 
 
 def levels(first: int, made: list[range] | None = None, **options: Any) -> ModelImages:
@@ -42,6 +43,27 @@ def test_images_that_are_kept_are_read_and_not_made_again(tmp_path: Path, name: 
     keep(images, tmp_path / name, world=open_world("cpu"), progress=unwatched)
     assert made == [range(2), range(2, 4), range(4, 6)]
     assert images.images([4, 1, 5])[:, 0, 0, 0].tolist() == [104, 101, 105] and len(made) == 3
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 17, 30, 32, 40])
+def test_of_a_group_whose_answers_are_looked_at_again_every_image_is_made_once(chunk: int) -> None:
+    """As diversity does where a chunk is the answers to one input, and reaches over the end of a group of 32."""
+    made: list[range] = []
+
+    def make(part: range) -> np.ndarray:
+        made.append(part)
+        return np.broadcast_to(np.array(part, np.uint8)[:, None, None, None], (len(part), 2, 2, 1))
+
+    images = ModelImages(make, count=160, size=(2, 2), channels=1, chunk=chunk, identity={})
+    for start in range(0, 160, 32):
+        group = range(start, start + 32)
+        assert images.images(group)[:, 0, 0, 0].tolist() == list(group)
+        for first in range(start + -start % chunk, start + 32, chunk):
+            answers = range(first, min(first + chunk, 160))
+            assert images.images(answers)[:, 1, 1, 0].tolist() == list(answers)
+    assert made == [range(first, first + chunk) for first in range(0, 160, chunk)]
+    images.images([0])
+    assert made[-1] == range(chunk), "not all are kept"
 
 
 def test_of_the_nearest_images_that_of_the_reference_stands_on_the_left(tmp_path: Path) -> None:
@@ -68,6 +90,20 @@ def test_of_the_nearest_images_that_of_the_reference_stands_on_the_left(tmp_path
 def test_a_chunk_is_a_power_of_two_of_so_many_pixels(size: tuple[int, int], device: str, chunk: int) -> None:
     maker: Any = SimpleNamespace(size=size)
     assert Maker._chunk(maker, torch.device(device)) == chunk
+
+
+@pytest.mark.parametrize(
+    ("count", "reference", "most", "made"),
+    [(None, 0, None, 10_000), (None, 50_000, None, 10_000), (None, 1707, None, 1707), (None, 1707, 90, 90), (60_000, 1707, None, 60_000)],
+)
+def test_a_run_makes_as_many_images_as_the_reference_has(count: int | None, reference: int, most: int | None, made: int) -> None:
+    side: Any = SimpleNamespace(maker=SimpleNamespace(most=most))
+    RunSide.decide(side, count, reference=reference)
+    assert side._count == made
+
+
+def test_fewer_images_than_inception_has_features_are_marked() -> None:
+    assert few_mark(2047, of_sets=True) and not few_mark(2048, of_sets=True) and not few_mark(2047, of_sets=False)
 
 
 def test_an_image_is_shown_as_it_was_written_or_made_alone() -> None:
@@ -101,6 +137,8 @@ def test_network_calls_are_those_of_what_leads_too(led: dict[str, Any], calls: i
         ((PictureSide, (64, 64)), (PictureSide, (48, 48)), "image_size: .*--image-size 48$"),
         ((PictureSide, (64, 32)), (RunSide, (48, 48)), "reference: .*: give images of the run's size, or larger ones$"),
         ((PictureSide, (64, 64)), (RunSide, (48, 48)), "image_size: .*--image-size 48$"),
+        ((PictureSide, (32, 32)), (StatisticsSide, (48, 48)), "reference: .*: give images of the size that statistics are of, or larger"),
+        ((PictureSide, (64, 64)), (StatisticsSide, (48, 64)), "image_size: .*--image-size 48x64$"),
         ((RunSide, (64, 64)), (PictureSide, (48, 48)), "reference: .*: give images of the run's size, or larger ones, which are cut$"),
     ],
 )

@@ -52,6 +52,18 @@ def asked(run: Run, **request: Any) -> dict[str, Any]:
     return {"request": ImageRequest(settings=run.config.model.sampling.updated(FAST), **request), "device": "cpu"}  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"features": "inceptoin"}, 'features: unknown feature space "inceptoin"; did you mean "inception"'),
+        ({"features_resize": "claen"}, "features_resize: got claen, expected one of tensorflow, clean, bicubic; did you mean"),
+    ],
+)
+def test_a_space_that_is_not_known_is_named_before_images_are_opened(tmp_path: Path, asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        score(tmp_path / "absent.npz", tmp_path / "absent.npz", device="cpu", **asked)
+
+
 def test_two_sets_by_the_formulas(tmp_path: Path) -> None:
     a, b = npz(tmp_path / "a.npz", 70), npz(tmp_path / "b.npz", 90, seed=1, mean=140)
     out = tmp_path / "scores.json"

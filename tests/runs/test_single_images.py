@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from PIL import Image
 
 from tests.contract.shrink import light
 from tests.data.pairs import SETTINGS, as_map, write, write_pairs
+from tests.data.pictures import encoded
 from tests.runs.translators import ONE_MAP, mirror_run
 from triptych.core.errors import ConfigError, DataError
 from triptych.data.config import DataConfig
@@ -246,6 +248,21 @@ def test_a_grey_truth_of_images_in_colour_stops_no_other_metric(tmp_path: Path) 
     np.savez(tmp_path / "grey.npz", arr_0=images[..., :1])
     scores = score(tmp_path / "made.npz", tmp_path / "grey.npz", metrics=["psnr", "frechet"], features="random", device="cpu")
     assert set(scores.figures) == {"fd-random"} and "one of the two sets is grey" in scores.missing["psnr"]
+
+
+def test_names_that_put_two_sets_into_another_order_are_said(tmp_path: Path) -> None:
+    """10 comes before 2, and 010 behind 002."""
+    for folder, names in (("made", ("1", "2", "10")), ("truth", ("001", "002", "010")), ("alike", ("1", "2", "10"))):
+        for k, name in enumerate(names):
+            write(tmp_path / folder / "sub" / f"{name}.png", encoded(np.full((8, 8, 1), 90 * k + (folder == "alike"), np.uint8)))
+    np.savez(tmp_path / "truth.npz", arr_0=np.zeros((3, 8, 8, 1), np.uint8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for truth in ("alike", "truth.npz"):
+            score(tmp_path / "made", tmp_path / truth, metrics=["psnr"], device="cpu")
+    order = r"^images are compared in the order of their names, which differ: .*made/sub/1\.png beside .*truth/sub/001\.png$"
+    with pytest.warns(UserWarning, match=order):
+        score(tmp_path / "made", tmp_path / "truth", metrics=["psnr"], device="cpu")
 
 
 def test_what_is_equal_to_its_truth_is_written_as_json_knows_it(tmp_path: Path) -> None:

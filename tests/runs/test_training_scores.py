@@ -19,7 +19,7 @@ import torch
 from tests.contract.shrink import BATCH, light
 from tests.data.pictures import write_folder
 from tests.processes import run_together
-from triptych.core.errors import ConfigError
+from triptych.core.errors import ConfigError, DataError
 from triptych.engine.checkpoint import checkpoint_path, load_checkpoint
 from triptych.engine.distributed import World
 from triptych.engine.metric_log import read_metrics
@@ -268,6 +268,15 @@ def test_a_metric_that_the_samples_are_too_few_for_is_named(tmp_path):
     train(config(evaluate_metrics=["recall", "frechet"], evaluate_count=2, total_images=2 * BATCH), tmp_path, device="cpu")
     assert "warning: recall was not measured: " in text(tmp_path)
     assert "evaluation/fd-random" in evaluations(tmp_path)[0]
+
+
+def test_a_cache_that_cannot_be_written_is_said_at_the_start(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "file/cache"))
+    scores = scores_of(config(), tmp_path, ALONE)
+    reason = rf"cannot write {tmp_path}/file/cache/references/\S+\.npz: \S.*: name another folder by TRIPTYCH_CACHE$"
+    with pytest.raises(DataError, match=f"^evaluations: no frechet can be measured: {reason}"):
+        scores.prepare(unwatched)
 
 
 # Collapse ---------------------------------------------------------------------------------------------------------------

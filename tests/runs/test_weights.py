@@ -43,7 +43,7 @@ def largest(model: Model) -> list[float]:
 
 def test_enhancers_start_from_a_trained_global_generator() -> None:
     source, model = built(COARSE, seed=1), built(FINE, seed=2)
-    lines = load_fitting_weights(model, source.state_dict())
+    lines = load_fitting_weights(model, source.state_dict()).lines
     known, state = source.state_dict(), model.state_dict()
     own = [name for name in state if name.startswith("generator.global_model.")]
     assert len(own) > 20
@@ -59,7 +59,7 @@ def test_enhancers_start_from_a_trained_global_generator() -> None:
 def test_a_weight_that_starts_anew_keeps_the_vectors_of_its_spectral_norm() -> None:
     model = built(COARSE, classes=5, seed=2)
     before = largest(model)
-    lines = load_fitting_weights(model, built(COARSE, classes=3, seed=1).state_dict())
+    lines = load_fitting_weights(model, built(COARSE, classes=3, seed=1).state_dict()).lines
     first = "generator.global_model.model.0.layers.conv.weight_"
     assert f"{first}u starts anew: it is of {first}orig" in lines
     for found, fresh in zip(largest(model), before, strict=True):
@@ -71,12 +71,12 @@ def test_tensors_of_earlier_versions_are_ignored_where_the_model_says_so() -> No
     tensors = source.state_dict() | {"steps": torch.tensor(7)}
     with pytest.raises(CheckpointError, match="it has steps, which this one lacks"):
         load_weights(model, tensors)
-    assert "steps is not used" in load_fitting_weights(built(COARSE, seed=3), tensors)
+    assert "steps is not used" in load_fitting_weights(built(COARSE, seed=3), tensors).lines
     model.obsolete = ("steps",)
     load_weights(model, tensors)
     expected = source.state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
-    assert load_fitting_weights(model, tensors) == []
+    assert load_fitting_weights(model, tensors).lines == []
 
 
 def test_the_probability_of_augmentation_is_that_of_the_new_training() -> None:
@@ -85,7 +85,7 @@ def test_the_probability_of_augmentation_is_that_of_the_new_training() -> None:
         for seed, p in enumerate((0.7, 0.1))
     )
     source.state_dict()["ada.signs"].fill_(9)
-    assert load_fitting_weights(model, source.state_dict()) == []
+    assert load_fitting_weights(model, source.state_dict()).lines == []
     state = model.state_dict()
     assert float(state["ada.p"]) == pytest.approx(0.1) and not state["ada.signs"].any()
     assert all(torch.equal(tensor, source.state_dict()[name]) for name, tensor in state.items() if name not in model.of_training)
@@ -102,7 +102,7 @@ def test_the_losses_of_timesteps_are_those_of_the_new_training(kind: str) -> Non
     source, model = (seeded_build(config, DataSpec(image_size=8, channels=1, num_classes=3), seed=seed) for seed in (1, 2))
     source.observe(source.phases[0], {"t": torch.tensor([0, 1]), "loss": torch.tensor([2.0, 3.0])})
     tensors = source.state_dict()
-    assert load_fitting_weights(model, tensors) == []
+    assert load_fitting_weights(model, tensors).lines == []
     state = model.state_dict()
     assert not state["timesteps.history"].any() and not state["timesteps.count"].any()
     assert all(torch.equal(tensor, tensors[name]) for name, tensor in state.items() if not name.startswith("timesteps."))

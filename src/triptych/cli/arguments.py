@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 What = Literal["run", "run or images", "images", "folder"]
 _EXPECTED = {"run": "the run directory is", "run or images": "a run or images are", "images": "the images are", "folder": "the folder is"}
 
+_MOST_MODELS = 3  # that a message names
+
 
 def require_argument(arguments: Sequence[str], what: What, *, usage: str) -> None:
     """Raises ConfigError where the first of the arguments is missing, is empty, as a variable that is not set, or is an option."""
@@ -111,6 +113,37 @@ def named_as_flags(*parts: Config) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise error.renamed(lambda name: flag_name(name) if name in settings else name) from None
+
+
+@contextmanager
+def naming_models(options: Config, settings: Config, *, of: str) -> Iterator[None]:
+    """Within it an error about a setting that only other models have says which ones, and what this run's has.
+
+    `settings`: of the run's model, that may be given beside the `options` of the verb; `of`: what they are settings of, in words.
+    """
+    from triptych.cli.settings import flags_of
+
+    try:
+        yield
+    except ConfigError as error:
+        own, flag = [each.name for each in flags_of(settings)], error.setting.replace("_", "-")
+        if flag in (*own, *(each.name for each in flags_of(options))) or not (others := _models_with(flag)):
+            raise
+        some = f"{', '.join(others[:_MOST_MODELS])}{' and others' if len(others) > _MOST_MODELS else ''}"
+        raise ConfigError(error.setting, f"a setting of {some}, not of this run's {of}, which has {', '.join(own) or 'none'}") from None
+
+
+def _models_with(flag: str) -> list[str]:
+    """The models of recipes whose samples, or translations, have a setting of that flag."""
+    from triptych.cli.settings import flags_of
+    from triptych.recipes.catalogue import load_recipe, recipes
+
+    found = dict[str, None]()
+    for model in (load_recipe(name).model for name in recipes()):
+        parts = (getattr(model, part, None) for part in ("sampling", "translation"))
+        if any(flag == each.name for part in parts if isinstance(part, Config) for each in flags_of(part)):
+            found[type(model).__name__.removesuffix("Config")] = None
+    return list(found)
 
 
 def at_checkpoint(arguments: Sequence[str]) -> list[str]:

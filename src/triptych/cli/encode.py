@@ -60,7 +60,7 @@ class EncodeOptions(Loading):
     classes: Literal["auto", "folder", "prefix", "json", "none"] = "auto"
     "Classes of files: by folder, by what their name has before an underscore, by dataset.json (json), or none; auto: json or folder."
     count: int | None = None
-    "The first so many; None: all."
+    "The first so many; with --directions so many drawn from all, always the same ones. None: all."
     labels: tuple[str, ...] | None = None
     "Classes by number or name, taken in turn (3,7); None: those of the images, also in decoding."
     out: str | None = None
@@ -150,6 +150,7 @@ def _encode(run: Run, images: str, options: EncodeOptions, settings: Config) -> 
         if options.directions:
             file = Path(options.directions_out) if options.directions_out is not None else run.directory / DIRECTIONS
             directions, latents = coder.directions(pictures, **asked, attributes=options.attributes, out=file, latents_out=out)
+            pictures = pictures.drawn(len(latents))
             line = f"{counted(len(latents), 'image')} encoded in {out}, {counted(len(directions), 'direction')} in {file}"
         else:
             latents = coder.encode(pictures, **asked, out=out)

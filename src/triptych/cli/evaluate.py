@@ -28,7 +28,7 @@ from triptych.runs.loading import Loading
 
 if TYPE_CHECKING:
     from triptych.evaluation.bits_per_dim import BitsPerDimConfig
-    from triptych.runs import Evaluation
+    from triptych.runs import Evaluation, Run
 
 _USAGE_LINE = "triptych evaluate RUN_OR_IMAGES [--reference IMAGES] [--metrics LIST] [--count N]"
 
@@ -114,6 +114,8 @@ def main(arguments: Sequence[str]) -> int:
     arguments = at_checkpoint(arguments)
     images = first_argument(arguments, "run or images", usage=_USAGE_LINE)
     reference, for_help = flag_value("--reference", arguments), asks_for_help(arguments)
+    if arguments[-1] == "--reference":
+        raise ConfigError("--reference", "the value is missing, expected images, a file of statistics, or a run")
     if any(name in CLIP_METRICS for name in flag_words("--metrics", arguments)):
         if not for_help:
             require_images(images, note="; expected a run of clips, or a folder of them")
@@ -142,6 +144,7 @@ def main(arguments: Sequence[str]) -> int:
 
     run = runs.open_run(directory)
     options, settings = configure(directory, arguments[1:], data=run.config.data)
+    _require_likelihood(run)
     with named_as_flags(options, settings), progress_bar("evaluating") as progress:
         evaluation = run.evaluate(
             options.metrics,
@@ -164,6 +167,14 @@ def _scores(metrics: Sequence[str], reference: str | None) -> bool:
         why = "its flags are those of the likelihood, theirs those of the sampler"
         raise ConfigError("--metrics", f"got {BITS_PER_DIM} beside {', '.join(others)}; measure it by a command of its own: {why}")
     return bool(others) or (reference is not None and not metrics)
+
+
+def _require_likelihood(run: Run) -> None:
+    """Raises ConfigError, with what can be measured, for a run that makes images and does not know how probable one is."""
+    model, verbs = run.config.model, run.config.model.verbs()
+    if "evaluate" not in verbs and not verbs.isdisjoint(("sample", "translate", "upsample")):
+        why = f"{type(model).__name__.removesuffix('Config')} has no likelihood, of which {BITS_PER_DIM} is"
+        raise ConfigError("--metrics", f"{why}; measure what it makes: --metrics frechet,kid,precision,recall")
 
 
 def _require_no_images(images: str) -> None:

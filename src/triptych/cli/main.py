@@ -30,6 +30,12 @@ EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 _AGAIN_SECONDS = 0.1
+_OF_THE_PLACE = {
+    errno.ENAMETOOLONG: "",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "; give another place, or change who may use this one"),
+    errno.EROFS: "; give another place",
+}
+"""Errors of the system that the user can mend, and what to do about each."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _fail(_out_of_memory(error), EXIT_FAILED, debug=debug)
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            return _fail(UserError(f"{error.filename}: {error.strerror}"), EXIT_USER_ERROR, debug=debug)
-        return _fail(error, EXIT_FAILED, debug=debug)
+        if error.errno not in _OF_THE_PLACE:
+            return _fail(error, EXIT_FAILED, debug=debug)
+        return _fail(_of_the_place(error), EXIT_USER_ERROR, debug=debug)
 
 
 def _open_closed_streams() -> None:
@@ -113,6 +119,13 @@ def _open_closed_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  (for as long as the process lives)
+
+
+def _of_the_place(error: OSError) -> UserError:
+    """What is said of a place that the system keeps from the user."""
+    places = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes | os.PathLike)]
+    said = f"{' and '.join(places)}: {error.strerror}" if places else str(error.strerror)
+    return UserError(f"{said}{_OF_THE_PLACE[error.errno or 0]}").with_traceback(error.__traceback__)
 
 
 def _out_of_memory(error: Exception) -> RunError:

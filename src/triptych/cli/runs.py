@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triptych.cli.output import show_page
-from triptych.core.errors import ConfigError, printable
+from triptych.core.errors import ConfigError, DataError, printable
 from triptych.core.memory import in_bytes
 from triptych.core.wording import counted
 
@@ -38,6 +39,8 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(arguments[0] if arguments else "runs")
     if not folder.is_dir():
         raise ConfigError("", f"there is no folder {folder}{'' if arguments else ': name the folder of your runs'}")
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise DataError(f"{folder}: cannot be looked into (no permission)")
     from triptych.engine.run_directory import RunDirectory
     from triptych.report.listing import find_runs, listed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from triptych.cli.arguments import (
     given_flag,
     label_values,
     named_as_flags,
+    naming_models,
     run_argument,
     strengths,
 )
@@ -135,7 +137,9 @@ def main(arguments: Sequence[str]) -> int:
     run = runs.open_run(directory)
     sampling = getattr(run.config.model, "sampling", None)
     if not isinstance(sampling, Config):
-        hint = "; triptych translate makes its images" if "translate" in run.config.model.verbs() else ""
+        lead = f"it leads others: triptych sample RUN --guide {shlex.quote(directory)}"
+        hints = {"translate": "; triptych translate makes its images", "guide": f"; {lead}"}
+        hint = next((said for verb, said in hints.items() if verb in run.config.model.verbs()), "")
         raise UserError(f"{directory}: a {type(run.config.model).__name__.removesuffix('Config')} draws no samples{hint}")
     options, settings = configure(directory, arguments[1:], sampling=sampling)
     own = "samples.npz" if run.spec.undecoded else "samples.png"
@@ -198,7 +202,7 @@ def configure(run: str, arguments: Sequence[str], *, sampling: Config) -> tuple[
 
     if flag_value(_FROM, arguments) == "":
         raise ConfigError(_FROM, "got '', expected an .npz of latents (triptych encode makes it); leave it out to draw samples")
-    with _called_from(), _naming_settings(sampling):
+    with _called_from(), naming_models(SampleOptions(), sampling, of="sampler"):
         options, settings = parse(
             [_LATENTS + argument.removeprefix(_FROM) if argument.split("=")[0] == _FROM else argument for argument in arguments],
             prog=f"triptych sample {run}",
@@ -210,22 +214,6 @@ def configure(run: str, arguments: Sequence[str], *, sampling: Config) -> tuple[
     if given is not None:
         raise ConfigError(given, "got it with --from, which draws nothing: latents are decoded as they were encoded; leave it out")
     return options, settings
-
-
-@contextmanager
-def _naming_settings(sampling: Config) -> Iterator[None]:
-    """Within it an error about a setting of diffusion's samplers, which this one does not have, says which it has."""
-    from triptych.cli.settings import flags_of
-
-    try:
-        yield
-    except ConfigError as error:
-        from triptych.diffusion.model import SamplingConfig
-
-        own = [flag.name for flag in flags_of(sampling)]
-        if error.setting in own or error.setting not in {flag.name for flag in flags_of(SamplingConfig())}:
-            raise
-        raise ConfigError(error.setting, f"no setting of this run's sampler, which has {', '.join(own) or 'none'}") from None
 
 
 @contextmanager

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
 
-from triptych.cli.arguments import class_names, label_values, measured, named_as_flags
+from triptych.cli.arguments import class_names, label_values, measured, named_as_flags, naming_models
 from triptych.cli.progress_bar import progress_bar
 from triptych.cli.settings import parse
 from triptych.core.config import Config, config
@@ -188,13 +189,15 @@ def without_flags(flags: Sequence[str], arguments: Sequence[str]) -> list[str]:
 
 def configure(images: str, arguments: Sequence[str], *, sampling: Config | None = None) -> tuple[ScoreOptions, Config]:
     """The options, and the settings of the run's sampler, or translations; none for a set. `sampling`: None for those of the run."""
-    return parse(
-        arguments,
-        prog=f"triptych evaluate {images}",
-        description="Measures images. The options after --device are settings of the run's sampler.",
-        options=ScoreOptions(),
-        settings=sampling or (settings_of(open_run(images)) if is_run(images) else Config()),
-    )
+    own = sampling or (settings_of(open_run(images)) if is_run(images) else Config())
+    with naming_models(ScoreOptions(), own, of="sampler") if is_run(images) else nullcontext():
+        return parse(
+            arguments,
+            prog=f"triptych evaluate {images}",
+            description="Measures images. The options after --device are settings of the run's sampler.",
+            options=ScoreOptions(),
+            settings=own,
+        )
 
 
 def table(scores: Scores) -> list[str]:

@@ -26,7 +26,7 @@ _SYNONYMS = (
     ("size resolution res img_size imsize", "--data.image-size", ""),
     ("num_workers loader_workers", "--data.workers", ""),
     ("amp half fp16 bf16 dtype mixed_precision", "--train.precision --precision", ""),
-    ("ema ema_rate ema_decay", "--train.ema-rates", ""),
+    ("ema ema_rate ema_decay", "--train.ema-rates --weights", ""),
     ("warmup warmup_steps warmup_iters", "--optim.warmup-images", "it is counted in images seen: steps times --train.batch-size"),
     ("wd", "--optim.weight-decay", ""),
     ("clip grad_clip max_grad_norm", "--optim.clip-norm", ""),
@@ -38,6 +38,7 @@ _SYNONYMS = (
     ("eval_every eval_interval val_every", "--train.validate-every", "it is counted in images seen"),
     ("cfg cfg_scale guidance scale", "--guidance-scale", ""),
     ("ckpt", "--checkpoint --init-from", ""),
+    ("prompt prompts text caption", "--labels", "no model here knows text: some draw classes, by number or name"),
 )
 """Words, the settings that they may mean (the first that the command has), and what has to be said of it."""
 
@@ -77,5 +78,9 @@ def hint(name: str, flags: Collection[str]) -> str:
         target = next((flag for flag in targets.split() if flag in flags), None)
         if word in words.split() and target is not None:
             return f'; did you mean "{target}"?' + (f" ({reason})" if reason else "")
-    same = [flag for flag in flags if flag.lstrip("-").rpartition(".")[2] == word.replace("_", "-")]
-    return f'; did you mean "{same[0]}"?' if len(same) == 1 else nearest(name, flags)
+    hyphened = word.replace("_", "-")
+    same = [flag for flag in flags if flag.lstrip("-").rpartition(".")[2] == hyphened]
+    if len(same) == 1:
+        return f'; did you mean "{same[0]}"?'
+    begun = [flag for flag in flags if flag.startswith(f"--{hyphened}")]
+    return f'; did you mean "{begun[0]}"?' if len(begun) == 1 else nearest(name, flags)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from triptych.cli.arguments import asks_for_help, at_checkpoint, finished, named_as_flags, require_images, run_argument
+from triptych.cli.arguments import asks_for_help, at_checkpoint, finished, named_as_flags, naming_models, require_images, run_argument
 from triptych.cli.output import show_page
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
@@ -135,13 +135,14 @@ def configure(run: str, arguments: Sequence[str], *, translation: Config) -> tup
     """The options, and the settings of the model: those of the run with the flags laid over them."""
     from triptych.cli.settings import parse
 
-    return parse(
-        arguments,
-        prog=f"triptych translate {run} INPUT",
-        description="Makes images from images or maps. The options after --device are settings of the run's model.",
-        options=TranslateOptions(),
-        settings=translation,
-    )
+    with naming_models(TranslateOptions(), translation, of="model"):
+        return parse(
+            arguments,
+            prog=f"triptych translate {run} INPUT",
+            description="Makes images from images or maps. The options after --device are settings of the run's model.",
+            options=TranslateOptions(),
+            settings=translation,
+        )
 
 
 def _size(text: str) -> tuple[OutputSize] | None:

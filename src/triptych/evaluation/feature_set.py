@@ -99,6 +99,7 @@ class SetMetricConfig(Config):
     def validate(self) -> None:
         self.require(self.kid_subsets >= 1, "kid_subsets", "at least 1")
         self.require(self.kid_subset_size >= 2, "kid_subset_size", "at least 2")
+        self.require(self.seed >= 0, "seed", "0 or more")
         for name in ("neighbours", "prdc_neighbours"):
             self.require(1 <= getattr(self, name) <= 100, name, "a number from 1 to 100")
         self.require(0 <= self.copy_share < 1, "copy_share", "a number from 0 to below 1")

@@ -47,8 +47,9 @@ def from_features(
 
 def _rows(name: str, values: ArrayLike) -> np.ndarray:
     array = np.asarray(values)
-    if array.ndim != 2 or array.dtype.kind not in "fiu":
-        raise ConfigError(name, f"got an array of {array.dtype} of shape {array.shape}, expected real numbers (images, features)")
+    if array.ndim != 2 or array.dtype.kind not in "fiu" or 0 in array.shape:
+        expected = "real numbers (images, features), at least one of each"
+        raise ConfigError(name, f"got an array of {array.dtype} of shape {array.shape}, expected {expected}")
     return array if array.dtype.kind == "f" else array.astype(np.float64)
 
 

@@ -42,7 +42,14 @@ def precision(which: Which) -> Callable[[FeatureSet, FeatureSet | None, SetMetri
 
 def density(which: Which) -> Callable[[FeatureSet, FeatureSet | None, SetMetricConfig], Figure]:
     """In how many of the reference's spheres a made image lies, divided by k; about 1 for images of the reference's kind."""
-    return _of_balls(which, lambda balls, ball: _mean_of(balls.holding / ball.k))
+
+    def figure(balls: Balls, ball: Ball) -> Figure:
+        if not balls.holding.any():  # as certain as the share of those that lie in one
+            found = _mean_of(balls.holding > 0)
+            return Figure(0.0, None if found.error is None else found.error / ball.k)
+        return _mean_of(balls.holding / ball.k)
+
+    return _of_balls(which, figure)
 
 
 def recall(which: Which) -> Callable[[FeatureSet, FeatureSet | None, SetMetricConfig], Figure]:

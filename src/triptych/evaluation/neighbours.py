@@ -102,6 +102,10 @@ class Points:
         numbers = dict[bytes, int]()
         self.first = np.array([numbers.setdefault(hashlib.sha256(row.tobytes()).digest(), i) for i, row in enumerate(features)])
         "The number of the first row that is the same; a model that collapsed makes one image many times."
+        order = np.argsort(self.first, kind="stable")
+        self.before = np.empty(len(features), dtype=np.int64)
+        "How many rows before it are the same."
+        self.before[order] = np.arange(len(features)) - np.searchsorted(self.first, self.first[order], sorter=order)
         self.squares = np.empty(len(features))
         for start in range(0, len(features), _COLUMNS):
             x = self.centred(start, start + _COLUMNS)
@@ -143,9 +147,12 @@ class Strip:
         return found[places]
 
     def smallest(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The k nearest of each row, in ascending order, equals by their number: squared distances and numbers (rows, k)."""
+        """The k nearest of each row, in ascending order, equals by their number: squared distances and numbers (rows, k).
+
+        A row itself, at an infinite distance, is none of them. Of rows that are the same k + 1 are looked at: there may be thousands.
+        """
         bound = np.partition(self.squared, k - 1, axis=1)[:, k - 1 : k] + 2 * self.slack
-        rows, columns = np.nonzero(self.squared <= bound)
+        rows, columns = np.nonzero((self.squared <= bound) & (self._b.before <= k))
         squared = self.exact(rows, columns)
         order = np.lexsort((columns, squared, rows))
         firsts = np.searchsorted(rows, np.arange(len(self.squared)))

@@ -11,6 +11,7 @@ where other programs differ.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -35,8 +36,8 @@ def psnr(images: Images, truth: Images) -> PerImage:
 
     Infinite where the two are equal. Raises DataError where they cannot be compared.
     """
-    x, y = _in_unit_range(images, truth)
-    error = np.square(x - y).mean(axis=(1, 2, 3))
+    require_alike(images, truth)
+    error = _of_each(lambda x, y: np.square(x - y).mean(axis=(1, 2, 3)), images, truth)
     with np.errstate(divide="ignore"):
         return -10 * np.log10(error)
 
@@ -47,10 +48,9 @@ def ssim(images: Images, truth: Images) -> PerImage:
     The window is Gaussian, 11x11 with a standard deviation of 1.5 pixels. Raises DataError for images that cannot be compared or are
     smaller than the window.
     """
-    x, y = _in_unit_range(images, truth)
-    _require_side(x, WINDOW, "SSIM", "the window is 11x11")
-    luminance, contrast_structure = _similarity(x, y)
-    return (luminance * contrast_structure).mean(axis=(1, 2, 3))
+    require_alike(images, truth)
+    _require_side(images, WINDOW, "SSIM", "the window is 11x11")
+    return _of_each(lambda x, y: np.multiply(*_similarity(x, y)).mean(axis=(1, 2, 3)), images, truth)
 
 
 def ms_ssim(images: Images, truth: Images) -> PerImage:
@@ -59,8 +59,13 @@ def ms_ssim(images: Images, truth: Images) -> PerImage:
     From one scale to the next means of 2x2 pixels are taken; an odd last row or column is left out. A factor below 0, whose power would
     not be real, counts as 0. Raises DataError for images that cannot be compared or are smaller than 176 pixels.
     """
-    x, y = _in_unit_range(images, truth)
-    _require_side(x, SMALLEST_SIDE, "MS-SSIM", "an 11x11 window at a sixteenth of the size")
+    require_alike(images, truth)
+    _require_side(images, SMALLEST_SIDE, "MS-SSIM", "an 11x11 window at a sixteenth of the size")
+    return _of_each(_at_all_scales, images, truth)
+
+
+def _at_all_scales(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """MS-SSIM of images in [0, 1]."""
     product = np.ones((len(x), x.shape[3]))
     for scale, weight in enumerate(_SCALE_WEIGHTS):
         if scale > 0:
@@ -96,9 +101,9 @@ def _halved(x: np.ndarray) -> np.ndarray:
     return (x[:, ::2, ::2] + x[:, 1::2, ::2] + x[:, ::2, 1::2] + x[:, 1::2, 1::2]) / 4
 
 
-def _in_unit_range(images: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    require_alike(images, truth)
-    return images / 255.0, truth / 255.0
+def _of_each(measure: Callable[[np.ndarray, np.ndarray], np.ndarray], images: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """What is measured of one pair after the other, in [0, 1]; a whole batch takes far more memory, and longer by a processor's caches."""
+    return np.concatenate([measure(images[k : k + 1] / 255.0, truth[k : k + 1] / 255.0) for k in range(len(images))])
 
 
 def require_alike(images: np.ndarray, truth: np.ndarray) -> None:
@@ -111,7 +116,7 @@ def require_alike(images: np.ndarray, truth: np.ndarray) -> None:
         raise DataError(f"images and their truth have to be alike, got {shapes}")
 
 
-def _require_side(x: np.ndarray, smallest: int, name: str, reason: str) -> None:
-    height, width = x.shape[1:3]
+def _require_side(images: np.ndarray, smallest: int, name: str, reason: str) -> None:
+    height, width = images.shape[1:3]
     if min(height, width) < smallest:
         raise DataError(f"{name} needs images of at least {smallest} pixels a side ({reason}), got {width}x{height}")

@@ -15,7 +15,7 @@ from triptych.engine.run_directory import RunDirectory
 from triptych.report.chart import Chart, colour_class, plain
 from triptych.report.grids import Picture, Series, picture
 from triptych.report.intervals import IntervalChart, interval_chart
-from triptych.report.measured import Evaluation, Figure, comparable, sign_of
+from triptych.report.measured import NOTHING, Evaluation, Figure, comparable, seen_by, sign_of
 from triptych.report.page import render, write_page
 from triptych.report.panels import ERROR, EVALUATION, OTHERS, STANDARD_ERROR, VALIDATION, Drawn, Other, Panel, charts, deciding
 from triptych.report.run_report import RunReader, by_protocol, spelled_hours
@@ -69,12 +69,13 @@ class FigureRow:
     @property
     def how(self) -> str:
         """How it was measured, in few words: of how many images, against what, in which network."""
-        way = self.protocol
+        way = {name: value for name, value in self.protocol.items() if value != NOTHING}
         count = next((way[name] for name in ("count", "images", "clips") if name in way), "")
         real = way.get("reference.split") or way.get("reference_name", "").rpartition("/")[2]
         against = " of ".join(filter(None, (way.get("reference_count"), real)))
         of = " of ".join(filter(None, (count, way.get("data.split"))))
-        return ", ".join(filter(None, (" against ".join(filter(None, (of, against))), way.get("network"))))
+        by = seen_by(next(each.protocol for each in self.evaluations if each is not None), self.name)
+        return ", ".join(filter(None, (" against ".join(filter(None, (of, against))), by)))
 
     @property
     def best(self) -> frozenset[int]:

@@ -18,6 +18,8 @@ from triptych.report.facts import flattened, spelled_value
 NORMAL_95 = 1.96
 """Standard errors on each side of a figure between which 95 % of a normal distribution lie."""
 _SHARES = ("precision", "recall", "coverage", "copies", "authenticity", "mean-iou", "accuracy", "accuracy_1", "accuracy_5")
+NOTHING = spelled_value(None)
+"""What a protocol has where there is none."""
 _MOST_BYTES = 2**24
 _MOST_FILES = 200
 _MOST_FIGURES = 100
@@ -230,6 +232,8 @@ _ASKED = ("made.labels", "made.inputs", "made.contents")
 """Of what was made: which classes, and of which images."""
 _REFERENCE = "reference."
 _HASHES = ("reference.sha256", "reference.weights.hash")
+_CLASSIFIER = ".classifier."
+"""Within the name of what is said of one that looked at images, which is none of the run's."""
 _CALLED = ("reference.path", "reference.kind", "reference_name")
 """Of a reference: what it is called, wherever it lies."""
 
@@ -248,7 +252,17 @@ def comparable(protocol: Mapping[str, str], *, steps: bool = True) -> dict[str, 
 
 
 def _of_the_run(name: str) -> bool:
+    if _CLASSIFIER in name:
+        return name.endswith(".run")  # the hash says which it is, wherever it lies
     return name.rpartition(".")[2] in _OF_THE_RUN or name.startswith(_PARTS_OF_THE_RUN)
+
+
+def seen_by(protocol: Mapping[str, str], figure: str) -> str | None:
+    """The name of the network, or of the classifier's run, that looked at the images of a figure; None: none did."""
+    look = f"single_images.{figure}"
+    names = (f"{look}{_CLASSIFIER}run", f"{look}{_CLASSIFIER}network", f"{look}.network", "network")
+    found = next((protocol[name] for name in names if protocol.get(name, NOTHING) != NOTHING), None)
+    return None if found is None else found.rstrip("/").rpartition("/")[2]
 
 
 def _without_settings(protocol: Mapping[str, str]) -> dict[str, str]:

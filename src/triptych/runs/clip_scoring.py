@@ -19,7 +19,7 @@ from torch import Tensor
 
 from triptych import __version__
 from triptych.core.errors import ConfigError, DataError, UserError, nearest
-from triptych.core.reading import user_path
+from triptych.core.reading import sha256_of, user_path
 from triptych.core.translation import VideoTranslator
 from triptych.core.weight_files import read_weights
 from triptych.core.wording import counted
@@ -250,7 +250,7 @@ def score_clips(
             except UserError as error:
                 wanted.drop([name], error)
         counts = {"clips": len(source.names), "frames": source.frames, "size": list(source.size)}
-        protocol = {**counts, **identity, "quantization": "uint8", "triptych": __version__, "commit": commit()}
+        protocol = {**identity, **counts, "quantization": "uint8", "triptych": __version__, "commit": commit()}
         return Scores(figures, wanted.missing, protocol, {}, place)
 
     def write(path: Path, scores: Scores) -> None:
@@ -303,7 +303,7 @@ def _measure(name: str, source: ClipSet, settings: ClipMetricConfig, pair: PairM
     """A metric of these clips. Raises UserError where they, or the settings, have not what it needs."""
     if name == WARPING_ERROR:
         flow, estimate = _flow(settings, source.has_flow, device)
-        identity = {"flow_of": flow, "masked_by": "colours" if estimate is None else "colours and forward-backward"}
+        identity = {**flow, "masked_by": "colours" if estimate is None else "colours and forward-backward"}
         return _Measure(lambda clip: _warping_errors(clip, estimate, device), _mean_warping_error, identity)
     if name == SHARPNESS:
         return _Measure(lambda clip: sharpness(clip.made, clip.real), mean)
@@ -361,18 +361,19 @@ def _over_frames(values: np.ndarray) -> float:
     return float(finite.mean()) if len(finite) else float(values[0])
 
 
-def _flow(settings: ClipMetricConfig, known: bool, device: torch.device) -> tuple[str, Estimate | None]:
-    """Whose flow counts, and what estimates it. Raises ConfigError where it is not there, CheckpointError for another file."""
+def _flow(settings: ClipMetricConfig, known: bool, device: torch.device) -> tuple[dict[str, str], Estimate | None]:
+    """Whose flow counts, for JSON, and what estimates it. Raises ConfigError where it is not there, CheckpointError for another file."""
     kind = settings.flow
     if kind == "auto":
         kind = "data" if known else "classical" if settings.raft.weights is None else "raft"
     if kind == "data":
         if not known:
             raise ConfigError("flow", "got data, but the clips come without a true flow; give its folder, or take another flow")
-        return kind, None
+        return {"flow_of": kind}, None
     if kind == "classical":
-        return "Lucas and Kanade", lambda target, source: (lucas_kanade(target, source), lucas_kanade(source, target))
+        return {"flow_of": "Lucas and Kanade"}, lambda target, source: (lucas_kanade(target, source), lucas_kanade(source, target))
     assert settings.raft.weights is not None
-    raft = Raft(settings.raft.network).to(device)
-    raft.load(read_weights(user_path(settings.raft.weights)), source=settings.raft.weights)
-    return settings.raft.network, lambda target, source: (raft(target, source), raft(source, target))
+    path, raft = user_path(settings.raft.weights), Raft(settings.raft.network).to(device)
+    raft.load(read_weights(path), source=settings.raft.weights)
+    identity = {"flow_of": settings.raft.network, "flow_sha256": sha256_of(path)}
+    return identity, lambda target, source: (raft(target, source), raft(source, target))

@@ -6,6 +6,7 @@ whose last digits depend on the size of the batch, does not depend on the number
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ _GROUPS_KEPT = 4
 """Groups of a piece: to write one takes milliseconds, and a GPU is through a group in ten."""
 
 _MOST_IDENTITY = 2**20  # bytes
+_LONGEST_CONTENT = 2**16  # characters of what pictures are
 
 IDENTITY = "identity"
 """The array of a file that says, in JSON, what the others were made of."""
@@ -117,8 +119,14 @@ def network(embedder: Embedder, device: torch.device, outputs: Iterable[str] | N
 
 
 def origin(pictures: Pictures, *looks: Any) -> Any:
-    """All that the outputs depend on, as JSON has it: the pictures, wherever they lie, and the identities of what looks at them."""
+    """All that the outputs depend on, as JSON has it: the pictures, wherever they lie, and the identities of what looks at them.
+
+    Of pictures that have much to say, as those with a label for each, it is a hash.
+    """
     content = {name: value for name, value in pictures.identity.items() if name not in ("path", "kind")}
+    text = json.dumps(content, sort_keys=True)
+    if len(text) > _LONGEST_CONTENT:
+        content = {"sha256": hashlib.sha256(text.encode()).hexdigest()}
     return json.loads(json.dumps([content, *looks]))
 
 

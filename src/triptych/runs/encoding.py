@@ -112,8 +112,10 @@ class Coder:
     ) -> tuple[Directions, Latents]:
         """A direction for each class of the images, or for each attribute of a table (see attributes.py), and the latents they are from.
 
-        Written to `out` and `latents_out`, each an .npz. The rest as in `encode`. Raises ConfigError or DataError also for images without
-        classes, a table that does not fit them, and an attribute that all or none of them have.
+        Written to `out` and `latents_out`, each an .npz. `count`: so many of the images, drawn from all (`Collection.drawn`): the first
+        ones may be of one class. The rest as in `encode`.
+        Raises ConfigError or DataError also for images without classes, a table that does not fit them, and an attribute that all or none
+        of them have.
         """
         out = optional_place(out, "out")
         latents_out = optional_place(latents_out, "latents_out")
@@ -125,6 +127,7 @@ class Coder:
             check_kept(out, pictures.name, option="--directions-out")
             check_directions(out, option="--directions-out")
         count = counted(count, len(pictures))
+        pictures = pictures.drawn(count)
         if attributes is None:
             groups = class_groups(pictures, self.spec, count=count)
         else:

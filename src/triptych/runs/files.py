@@ -20,9 +20,12 @@ from triptych.core.files import explain, real_path, sweep, whole
 from triptych.core.locks import Held, Lock
 from triptych.core.npz import Blocks, DamagedArchive, Header, open_npz, write_npz
 from triptych.core.reading import open_regular, parsed_json, read_regular, user_path
+from triptych.data.clips import ClipDataConfig
 from triptych.data.config import DataConfig
-from triptych.data.files import is_run_folder
+from triptych.data.files import is_run_folder, listed
 from triptych.data.made import STAMP
+from triptych.data.naming import TRAINING, held_out_folder
+from triptych.data.pairs import PairedDataConfig, folder_settings
 from triptych.data.source import located
 from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory, run_that_keeps
@@ -74,21 +77,50 @@ def check_apart(out: Path, *read: object) -> None:
 
 
 def check_unlearned(out: Path, data: DataConfig, *, option: str = "--out") -> None:
-    """DataError where images written to `out` would be learned by a later start of a run of `data`, in whose folder of images it lies.
+    """DataError where images written to `out` would be read by a later start of a run of `data`, in one of whose folders it lies.
 
     What lies in a run there, or is hidden, is none of these images, and neither is an .npz.
     """
-    if out.suffix == ".npz" or data.path is None or is_address(data.path) or data.truth_folder is not None or data.domain_folders:
+    if out.suffix == ".npz" or is_address(data.path):
         return
-    folder, place = real_path(user_path(data.path)), real_path(out)
+    place = real_path(out)
+    for folder in _read_folders(data):
+        if _would_be_read(place, real_path(folder)) and _is_read_whole(folder, data):
+            why = "which would learn it when it goes on"
+            if isinstance(data, PairedDataConfig):
+                why = "which would look for the other half of a pair when it goes on"
+            raise DataError(f"cannot write {out}: it lies in {folder}, the images of this run, {why}; choose another {option}")
+
+
+def _read_folders(data: DataConfig) -> Iterator[Path]:
+    """The folders whose images a run of `data` reads: that of all, or those of each domain or each type of its pairs, divided or not."""
+    names = list(data.domain_folders)
+    if isinstance(data, PairedDataConfig):
+        names = list(data.folders if isinstance(data, ClipDataConfig) else folder_settings(data))
+    if not names:
+        yield from () if data.path is None else (user_path(data.path),)
+        return
+    root, there = user_path(data.path or ""), list[str]()
+    with suppress(DataError):  # where it is gone, domains may still have paths of their own
+        there = [part for part in listed(root) if held_out_folder([part])]
+    for name in map(user_path, names):
+        held = held_out_folder(part for part in there if (root / part / name).is_dir())
+        yield from (root / part / name for part in ("", TRAINING, *([] if held is None else [held])))
+
+
+def _would_be_read(place: Path, folder: Path) -> bool:
+    """Whether a file at a place is one of the folder's; none is where there is no folder."""
     if not folder.is_dir() or folder not in (place, *place.parents):
-        return
+        return False
     inner = place.relative_to(folder)
     within = [folder / each for each in (inner, *inner.parents) if each != Path()]
     apart = any(is_run_folder(os.listdir(each)) for each in within if each.is_dir())
-    if not apart and not any(part.startswith(".") for part in inner.parts) and located(data)[1] == "folder":
-        reason = f"it lies in {data.path}, the images of this run, which would learn it when it goes on"
-        raise DataError(f"cannot write {out}: {reason}; choose another {option}")
+    return not apart and not any(part.startswith(".") for part in inner.parts)
+
+
+def _is_read_whole(folder: Path, data: DataConfig) -> bool:
+    """Whether all image files of a folder are read, which is no data set of another form."""
+    return located(DataConfig(source=data.source, path=str(folder)))[1] == "folder"
 
 
 def _require_ours(out: Path, is_ours: Callable[[], bool], *, option: str = "--out") -> None:

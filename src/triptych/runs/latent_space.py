@@ -20,7 +20,7 @@ from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.files import explain
 from triptych.core.images import nearest_uint8, to_uint8
 from triptych.core.model import Encoder, GaussianEncoder
-from triptych.engine.checkpoint import checkpoint_path, load_checkpoint, save_checkpoint
+from triptych.engine.checkpoint import checkpoint_path, load_checkpoint, save_checkpoint, sweep
 from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import World, open_world
 from triptych.engine.run_directory import RunDirectory
@@ -112,6 +112,7 @@ def keep_autoencoder(spec: LatentSpec, directory: RunDirectory) -> list[str]:
         original = _original(spec, directory)
         tensors = original.run.tensors(checkpoint=str(spec.checkpoint), weights=original.weights)
         place.checkpoints.mkdir(parents=True, exist_ok=True)
+        sweep(place.checkpoints)
         info = {"log2_loss_scale": {}, "best": None, _COPIED: spec.sha256}
         save_checkpoint(place.checkpoints, images_seen=spec.checkpoint, files={"model": tensors}, info=info)
         place.write_config(RunDocument(original.run.config, original.run.spec, original.run.recipe, licence=original.run.licence).to_dict())

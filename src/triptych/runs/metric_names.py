@@ -70,7 +70,7 @@ def require_known(names: Sequence[str], known: Collection[str]) -> None:
         if name in known:
             continue
         if name not in everything:
-            raise ConfigError("metrics", f'unknown metric "{name}"{nearest(name, everything)} (there is {", ".join(everything)})')
+            raise ConfigError("metrics", f'unknown metric "{name}"{nearest(name.lower(), everything)} (there is {", ".join(everything)})')
         call = "; in Python by run.evaluate" if name in METRICS else "; in Python by run.score" if name in OF_IMAGES else ""
         there = f"is measured by triptych evaluate RUN --metrics {name}{call}"
         raise ConfigError("metrics", f"got {name}, which {there}; here there is {', '.join(known)}")

@@ -22,6 +22,7 @@ from triptych import __version__
 from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
+from triptych.core.given import shown
 from triptych.core.images import nearest_uint8
 from triptych.core.model import Encoder, Report, Sampler, Stepwise, Upsampler
 from triptych.core.translation import Example, Translator
@@ -74,8 +75,9 @@ class ImageRequest:
     def refuse(self, names: Sequence[str], why: str) -> None:
         """Raises ConfigError for the first of the settings of these names that is given, and says why it may not be."""
         for name in names:
-            if getattr(self, name) != getattr(ImageRequest(), name):
-                raise ConfigError(name, f"got {getattr(self, name)!r}, but {why}; leave it out")
+            given, usual = getattr(self, name), getattr(ImageRequest(), name)
+            if isinstance(given, np.ndarray) or given != usual:  # of an array that would be an array
+                raise ConfigError(name, f"got {shown(given)}, but {why}; leave it out")
 
 
 class ModelImages:
@@ -107,7 +109,7 @@ class ModelImages:
         self.chunk = chunk
         "Images that are made at once."
         self._count, self._make, self._any_range = count, make, any_range
-        self._kept: tuple[int, np.ndarray] | None = None
+        self._kept: dict[int, np.ndarray] = {}  # chunks by their first image, the newest last
         self._read: Callable[[Sequence[int]], np.ndarray] | None = None
 
     def __len__(self) -> int:
@@ -120,9 +122,11 @@ class ModelImages:
         found = np.empty((len(items), *self.size, self.channels), dtype=np.uint8)
         for k, item in enumerate(items):
             first = item // self.chunk * self.chunk
-            if self._kept is None or self._kept[0] != first:
-                self._kept = (first, self._make(range(first, first + self.chunk)))
-            found[k] = self._kept[1][item - first]
+            if first not in self._kept:
+                if len(self._kept) > CHUNK // self.chunk:  # those of a group, whose single images may be asked for once more
+                    del self._kept[next(iter(self._kept))]
+                self._kept[first] = self._make(range(first, first + self.chunk))
+            found[k] = self._kept[first][item - first]
         return found
 
     def shown(self, item: int) -> np.ndarray:

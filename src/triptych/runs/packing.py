@@ -97,7 +97,7 @@ def pack_data(
     if are_latents(settings):
         raise DataError(f"{settings.path}: holds latents, which are packed already; give images")
     holds_out, settings = settings.validation_fraction > 0, _anywhere(settings)
-    opened = _opened(settings)
+    opened = _opened(dataclasses.replace(settings, enlarge=True) if files else settings)  # a file that is kept may be of any size
     images = _KINDS[kept](opened)
     divides, division = _division(images, settings.validation_fraction)
     stamp = PackStamp(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def protocol_of(subject: Subject, reference: Reference | None, embedder: Embedde
 
 def protocol_line(*protocols: Mapping[str, Any], swept: str | None = None) -> str:
     """The protocol in one line, of several what they share. `swept`: a setting that had several values, and is left out."""
-    first, *others = ((_images(each, swept), _reference(each), _network(each), _program(each)) for each in protocols)
+    first, *others = ((_images(each, swept), _reference(each), _network(each), *_looks(each), _program(each)) for each in protocols)
     return "; ".join(part for part in first if part and all(part in other for other in others))
 
 
@@ -114,6 +114,16 @@ def _network(protocol: Mapping[str, Any]) -> str:
     comparable = "" if protocol["comparable"] else ", not comparable with published figures"
     digest = "random weights" if protocol["network_sha256"] is None else _short(protocol["network_sha256"])
     return f"{protocol['network']} ({digest}), {protocol['side']} px {protocol['resize']}, 8-bit images{comparable}"
+
+
+def _looks(protocol: Mapping[str, Any]) -> Iterator[str]:
+    """What looked at single images, for each metric of these by a classifier or a network."""
+    for name, identity in protocol.get("single_images", {}).items():
+        look = identity.get("classifier", identity)
+        if "run" in look:
+            yield f"{name} by {look['run']} ({look['weights']} at {look['images']} images seen, {_short(look['hash'])})"
+        elif "network" in look:
+            yield f"{name} by {look['network']} ({_short(look['sha256'])})"
 
 
 def _program(protocol: Mapping[str, Any]) -> str:

@@ -113,7 +113,7 @@ def _statistics(path: Path) -> Statistics | None:
         shape = file.header("arr_0").shape if "arr_0" in names else ()
         count = _counted(file) if COUNT in names or not shape else shape[0]
         identity = {"path": str(path), "kind": "statistics", "sha256": sha256_of(path)}
-        return Statistics(path, "arr_0" in names, identity, count, _size(file))
+        return Statistics(path, "arr_0" in names, identity, count, _size(file, shape))
 
 
 @contextmanager
@@ -133,10 +133,10 @@ def _counted(file: Npz) -> int:
     return int(file.array(COUNT)) if COUNT in file.names and file.header(COUNT) == _NUMBER else 0
 
 
-def _size(file: Npz) -> tuple[int, int] | None:
-    """Height and width of the images of statistics, of Triptych's own files."""
-    match said(file):
-        case [{"size": [int(high), int(wide)]}, *_]:
+def _size(file: Npz, shape: tuple[int, ...]) -> tuple[int, int] | None:
+    """Height and width of the images of statistics: of Triptych's own files, and of those with images, of this `shape`."""
+    match said(file), shape:
+        case ([{"size": [int(high), int(wide)]}, *_], _) | (_, (_, high, wide, _)):
             return high, wide
     return None
 

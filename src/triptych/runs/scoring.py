@@ -138,6 +138,8 @@ def score(
         return _subject(images, image_size=image_size, count=own, kept=kept, request=request, loading=chosen)
 
     subject = _main_first(open_subject, world)
+    if isinstance(subject, RunSide) and place is not None and COPIES in wanted.names:
+        check_unlearned(_copies_at(place), subject.run.config.data)
     other = None
     if any(needs_reference(name, subject) for name in wanted.names):
 
@@ -385,7 +387,12 @@ def _show_copies(task: Task, copies: Figure | None, place: Path) -> None:
     made, reference = task.subject.pictures, task.reference.pictures
     with writing(place, world=task.world), task.world.patience("showing copies"):
         if task.world.is_main:
-            write_pairs(place.with_name(f"{place.stem}-copies.png"), made, reference, copies.details["pairs"])
+            write_pairs(_copies_at(place), made, reference, copies.details["pairs"])
+
+
+def _copies_at(place: Path) -> Path:
+    """The picture of the nearest pairs beside a file of figures."""
+    return place.with_name(f"{place.stem}-copies.png")
 
 
 def reference_features(task: Task) -> dict[str, FeatureSet]:

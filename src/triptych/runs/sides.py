@@ -225,9 +225,10 @@ def check_sizes(subject: Subject, reference: Reference | None) -> None:
     what = f"{subject.name} has images of {wide}x{high}, {reference.name} of {other_wide}x{other_high}"
     if isinstance(subject, RunSide):
         raise ConfigError("reference", f"{what}: give images of the run's size, or larger ones, which are cut")
-    ran = isinstance(reference, RunSide)  # whose images keep their size
-    if ran and (high < other_high or wide < other_wide):
-        raise ConfigError("reference", f"{what}: give images of the run's size, or larger ones")
-    smaller = reference.size if ran else min(subject.size, reference.size, key=lambda size: size[0] * size[1])
+    fixed = not isinstance(reference, PictureSide)  # a run's images, and those of statistics, keep their size
+    if fixed and (high < other_high or wide < other_wide):
+        advice = "give images of the run's size" if isinstance(reference, RunSide) else "give images of the size that statistics are of"
+        raise ConfigError("reference", f"{what}: {advice}, or larger ones")
+    smaller = reference.size if fixed else min(subject.size, reference.size, key=lambda size: size[0] * size[1])
     side = str(smaller[0]) if smaller[0] == smaller[1] else f"{smaller[0]}x{smaller[1]}"
     raise ConfigError("image_size", f"{what}: make them alike with --image-size {side}")

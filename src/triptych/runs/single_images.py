@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from triptych.runs.classifying import ImageClassifier, open_classifier
 from triptych.runs.embedding import Look
 from triptych.runs.given.classes import renumbered
 from triptych.runs.given.collection import stamp
+from triptych.runs.given.pictures import StoredPictures
 from triptych.runs.sampling import png_names
 from triptych.runs.sides import PictureSide, Reference, RunSide, Subject
 
@@ -85,6 +87,8 @@ def _prepared(name: str, subject: Subject, reference: Reference | None, request:
     metric, settings = PAIR_METRICS[name], request.settings
     if metric.needs == "truth":
         truth = _truth(subject, reference)
+        if world.is_main and (other_names := _other_names(subject, reference)) is not None:
+            warnings.warn(other_names, stacklevel=4)
         measure = metric.make(settings, world.device)
         measure.measure(_blank(subject), _blank(subject))  # small images are refused before any are made
         return Prepared(name, measure, {**measure.identity, **_truth_set(subject, reference)}, lambda items, images: (images, truth(items)))
@@ -113,13 +117,28 @@ def _truth(subject: Subject, reference: Reference | None) -> Callable[[Sequence[
     """From the numbers of images to the true ones."""
     if isinstance(subject, RunSide):
         if not subject.maker.has_truth:
-            raise DataError("nobody knows the true images: it needs a model of pairs, or one that enlarges")
+            raise DataError("nobody knows the true images: it needs a model of pairs, or one that enlarges or encodes images")
         return lambda items: subject.pictures.truth(items)  # type: ignore[misc]  (has_truth)
     if not isinstance(reference, PictureSide) or len(reference) != len(subject):
         raise DataError("it compares image by image: give the true images as reference, as many, under the same names")
     if reference.channels != subject.channels:
         raise DataError("it compares value by value, but one of the two sets is grey and the other is in colour")
     return reference.pictures.images
+
+
+def _other_names(subject: Subject, reference: Reference | None) -> str | None:
+    """What is said where two sets of files that are compared image by image have other names, by which their order may be another one."""
+    if not isinstance(subject, PictureSide) or not isinstance(reference, PictureSide):
+        return None
+    one, other = subject.pictures, reference.pictures
+    if not isinstance(one, StoredPictures) or not isinstance(other, StoredPictures):
+        return None
+    for item in range(len(one)):
+        name, beside = one.stem(item), other.stem(item)
+        if name is not None and beside is not None and name != beside:
+            names = f"{one.items.describe(item)} beside {other.items.describe(item)}"
+            return f"images are compared in the order of their names, which differ: {names}"
+    return None
 
 
 def _truth_set(subject: Subject, reference: Reference | None) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def train(
             same_objects(start.stored.objects, data.objects)
             data = dataclasses.replace(data, spec=same_images(start.stored.spec, data.spec, fresh=start.fresh))
         images = world.on_main(lambda: fingerprint(data))
-        if start.stored is not None and start.stored.images not in ("", images):
+        if start.stored is not None and start.stored.images not in ("", images) and not _known_without_contents(start.stored, data, world):
             marks = start.stored.held_out
             world.on_main(lambda: refuse_held_out(marks, data))
             start.notes.append(
@@ -118,6 +118,11 @@ def train(
     run = open_run(run_dir)
     run.stopped = not finished
     return run
+
+
+def _known_without_contents(stored: RunDocument, data: Data, world: World) -> bool:
+    """Whether a run knows latents by a fingerprint that leaves out what their images are, as some versions noted it."""
+    return bool(data.contents) and world.on_main(lambda: stored.images == fingerprint(dataclasses.replace(data, contents="")))
 
 
 def prepare_model(model: Model, config: RunConfig, spec: DataSpec, world: World) -> None:
@@ -186,7 +191,8 @@ def initialize_from(model: Model, init_from: str | Path, spec: DataSpec) -> list
     """Loads the weights of another run that fit, and gives lines for the log. `spec`: of the images that are learned now."""
     directory, checkpoint = run_and_checkpoint(init_from)
     source, which = open_run(directory), checkpoint or "latest"
-    lines = load_fitting_weights(model, source.tensors(checkpoint=which))
+    found = load_fitting_weights(model, source.tensors(checkpoint=which))
+    lines, fit = [*found.lines], f"{found.count:,} of {counted(found.of, 'tensor fits', 'tensors fit')}"
     images = source.find_checkpoint(which)
     unlike = unlike_latents(source.spec, spec)
     if unlike:
@@ -196,7 +202,7 @@ def initialize_from(model: Model, init_from: str | Path, spec: DataSpec) -> list
     if source.licence:
         lines.insert(0, f"{OF_PUBLISHED}: {source.licence}")
     more = [f"and {counted(len(lines) - _TOLD, 'tensor')} more"] if len(lines) > _TOLD else []
-    return [f"starts from the weights of {directory} at {images} images", *(f"init-from: {line}" for line in lines[:_TOLD] + more)]
+    return [f"starts from the weights of {directory} at {images} images: {fit}", *(f"init-from: {line}" for line in lines[:_TOLD] + more)]
 
 
 def initialize_from_images(model: Model, data: Data, config: RunConfig, world: World) -> None:
@@ -327,7 +333,7 @@ def _reporting(directory: RunDirectory, document: RunDocument, stack: ExitStack,
 
 
 def _run(loop: Loop, stop: StopRequest, directory: RunDirectory, say: Callable[[str], None], page: LivePage | None) -> bool:
-    started = time.monotonic()
+    started, seen = time.monotonic(), loop.images_seen
     try:
         with failing_together():
             finished = loop.run(stop)
@@ -343,6 +349,8 @@ def _run(loop: Loop, stop: StopRequest, directory: RunDirectory, say: Callable[[
     else:
         minutes = (time.monotonic() - started) / 60
         ended = f"finished: {loop.images_seen} images seen, {minutes:.1f} minutes in this start; the run is in {directory.root}"
+        if loop.images_seen == seen:
+            ended += f"; it had been trained to its end, and --train.total-images {2 * seen} trains it longer"
         by = stop.name or "another process"
         say(ended if finished else f"stopped by {by} at {loop.images_seen} images and saved; the same command goes on from there")
         return finished

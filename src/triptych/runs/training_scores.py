@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import cast
 
 import numpy as np
 
 from triptych.core.batch import DataSpec
-from triptych.core.errors import ConfigError
+from triptych.core.errors import ConfigError, DataError
 from triptych.core.model import Model, Report
 from triptych.engine.callables import ERROR, Criterion, Evaluated, Evaluation
 from triptych.engine.config import TrainConfig
@@ -94,9 +94,16 @@ class TrainingScores:
         return f"evaluations: {', '.join([*self._names, NEAR_EQUAL, SPREAD])}; {self._how()}{seen}{advice}"
 
     def prepare(self, progress: Watch) -> None:
-        """Looks at the reference, unless the cache has what an earlier look found; `progress` is told of its images."""
+        """Looks at the reference, unless the cache has what an earlier look found; `progress` is told of its images.
+
+        Raises DataError where that fails, as where the cache cannot be written.
+        """
         if self._names:
-            reference_features(self._task(progress))
+            task = self._task(progress)
+            with suppress(ConfigError):  # that no metric is left; why is known for each
+                reference_features(task)
+            for name, reason in task.wanted.missing.items():
+                raise DataError(f"evaluations: no {name} can be measured: {reason}")
         with self._world.patience("looking at real images"):
             self._world.on_main(lambda: self._look_at_real(progress))
 

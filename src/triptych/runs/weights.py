@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -34,9 +35,21 @@ def load_weights(model: Model, tensors: Mapping[str, Tensor]) -> None:
     model.load_state_dict({name: tensor.copy_(tensors[name]) for name, tensor in room.items()}, assign=True)
 
 
+@dataclass(frozen=True)
+class Fitting:
+    """What another run's weights gave a model."""
+
+    count: int
+    "Tensors that were taken."
+    of: int
+    "Tensors that the model has, but for what is of a training."
+    lines: list[str]
+    "One for each tensor that kept its fresh values or was not used."
+
+
 @torch.no_grad()
-def load_fitting_weights(model: Model, tensors: Mapping[str, Tensor]) -> list[str]:
-    """Loads what has the model's names and shapes; gives a line for each tensor that kept its fresh values or was not used.
+def load_fitting_weights(model: Model, tensors: Mapping[str, Tensor]) -> Fitting:
+    """Loads what has the model's names and shapes, and says what that was.
 
     Raises CheckpointError where nothing fits.
     """
@@ -57,7 +70,8 @@ def load_fitting_weights(model: Model, tensors: Mapping[str, Tensor]) -> list[st
             fitted += 1
     if not fitted:
         raise CheckpointError("init-from: none of the other run's weights fits this model")
-    return lines + [f"{name} is not used" for name in tensors if name not in state and name not in model.obsolete]
+    unused = [f"{name} is not used" for name in tensors if name not in state and name not in model.obsolete]
+    return Fitting(fitted, fitted + len(lines), lines + unused)
 
 
 def _divided(name: str) -> str:

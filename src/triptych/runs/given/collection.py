@@ -9,7 +9,7 @@ import hashlib
 import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.core.given import whole_number
 from triptych.core.npz import local
 from triptych.core.reading import is_inside, user_path
+from triptych.core.rng import permutation
 from triptych.data.clip_files import in_order
 from triptych.data.colours import PLAIN, Colours
 from triptych.data.config import ClassesFrom
@@ -62,7 +63,27 @@ class ArrayItems:
         return f"{self.name}[{k}]"
 
 
-Items = Member | Records | ArrayItems
+@dataclass(frozen=True)
+class SomeItems:
+    """Some of records or arrays."""
+
+    items: Records | ArrayItems | SomeItems
+    numbers: np.ndarray
+    "Which of them: int64 (n,)."
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def read(self, k: int) -> np.ndarray:
+        """The k-th of them."""
+        return self.items.read(int(self.numbers[k]))
+
+    def describe(self, k: int) -> str:
+        """Where it is, for messages."""
+        return self.items.describe(int(self.numbers[k]))
+
+
+Items = Member | Records | ArrayItems | SomeItems
 
 
 @dataclass(frozen=True)
@@ -124,6 +145,20 @@ class Collection:
     def load(self, items: Sequence[int]) -> np.ndarray:
         """Some items, cut to one size: uint8 (b, h, w, c) or int64 (b, h, w)."""
         return np.stack([self.read(k)[1] for k in items])
+
+    def drawn(self, count: int) -> Collection:
+        """So many of the items, in their order, which are drawn at random, always the same ones; itself where these are all."""
+        if count == len(self):
+            return self
+        numbers, own = np.sort(permutation(len(self), seed=0, epoch=0)[:count]), self.own
+        items = self.items
+        return replace(
+            self,
+            items=replace(items, numbers=items.numbers[numbers]) if isinstance(items, Member) else SomeItems(items, numbers),
+            origin=f"{self.origin}, {count} drawn",
+            labels=None if self.labels is None else self.labels[numbers],
+            own=None if own is None else lambda k: own(int(numbers[k])),
+        )
 
     def probe(self) -> None:
         """Reads the headers of some items."""

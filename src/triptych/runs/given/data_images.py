@@ -81,9 +81,17 @@ def model_reference(
     return SplitPictures(name, config, split, some, data.spec, available=sum(map(len, sets)))
 
 
-def contents(images: ImageSet) -> str:
-    """A hash of images, their names and all that belongs to them. They are read once, and anew when the files at data.path change."""
+def contents(images: ImageSet, *, first: int | None = None) -> str:
+    """A hash of images, their names and all that belongs to them; `first`: of so many of them.
+
+    They are read once, and anew when the files at data.path, or their labels, change. Two domains, whose files lie apart, are so each.
+    """
+    if isinstance(images, UnpairedImages):
+        both = [contents(domain, first=None if first is None else min(first, len(domain))) for domain in images.domains]
+        return hashlib.sha256("".join(both).encode()).hexdigest()
+    images = images if first is None else Spread(images, first, available=first)
     config = images.config
+    labels = b"" if images.labels is None else np.ascontiguousarray(images.labels, dtype="<i8").tobytes()
 
     def read() -> dict[str, str]:
         hashed = hashlib.sha256()
@@ -97,12 +105,12 @@ def contents(images: ImageSet) -> str:
             for name, part in sorted(parts.items()):
                 content = part if isinstance(part, bytes) else json.dumps(part.shape).encode() + np.ascontiguousarray(part).tobytes()
                 hashed.update(f"{name} {len(content)} ".encode() + content)
-        hashed.update(b"" if images.labels is None else np.ascontiguousarray(images.labels, dtype="<i8").tobytes())
+        hashed.update(labels)
         return {"sha256": hashed.hexdigest()}
 
     if config.path is None or is_address(config.path):
         return read()["sha256"]
-    keys = hashlib.sha256(b"\0".join(os.fsencode(images.key(item)) for item in range(len(images)))).hexdigest()
+    keys = hashlib.sha256(b"\0".join([*(os.fsencode(images.key(item)) for item in range(len(images))), labels])).hexdigest()
     return known(user_path(config.path), ["contents", config.to_dict(), images.channels, keys], read)["sha256"]
 
 

@@ -12,7 +12,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -179,6 +179,10 @@ class StoredPictures:
         """How many have names."""
         return None if self.class_names is None else len(self.class_names)
 
+    def stem(self, item: int) -> str | None:
+        """The name of a file, without folders and ending; None for one in an array or in records."""
+        return PurePosixPath(self.items.names[item]).stem if isinstance(self.items, _FileItems) else None
+
     def images(self, items: Sequence[int]) -> np.ndarray:
         """Some of them, uint8 (b, h, w, c). Raises DataError naming the file."""
         return np.stack([read(self.items, int(k), self.spec, lambda size, where: self.cut)[1] for k in items])
@@ -261,10 +265,10 @@ class _FileItems:
     """The image files of one place."""
 
     def __init__(self, files: Files) -> None:
-        self.read, self.describe, self._count = files.read, files.describe, len(files.names)
+        self.read, self.describe, self.names = files.read, files.describe, files.names
 
     def __len__(self) -> int:
-        return self._count
+        return len(self.names)
 
 
 class _Rows:

@@ -23,7 +23,6 @@ from triptych.data.files import listed
 from triptych.data.images import ImageSet
 from triptych.data.loader import load
 from triptych.data.pairs import matched
-from triptych.data.skipping import Spread
 from triptych.data.stored import PROBED, Member, evenly_spaced, of_one_size
 from triptych.data.videos import ClipFolder
 from triptych.runs.given.collection import Collection, counted, open_collection, stamp
@@ -190,7 +189,7 @@ def open_held_out(config: DataConfig, spec: DataSpec, *, size: OutputSize, count
     if data.validation is None:
         raise ConfigError("held_out", "got true, but the run's data has no held-out images; name some images instead")
     count = counted(count, len(data.validation))
-    read = contents(Spread(data.validation, count, available=count))  # of those that are read, the first so many
+    read = contents(data.validation, first=count)
     return HeldOut(data.validation, spec, count=count, origin=["held out", config.to_dict(), read])
 
 
