@@ -5,9 +5,9 @@
 
 The faults are those of mutations.py, written by hand, and some that are made by rule (swapped arguments, changed constants, turned
 comparisons, dropped calls) and drawn for each file by the seed. Each is applied in a copy of the repository, and the tests that
-mutations.py names for its file run there until one fails. A process that has imported PyTorch is forked for each fault, so that one costs
-little more than its tests. Prints what no test noticed; ends with 1 where there is anything. --check says only which faults no longer fit
-the code, as tests/test_repository.py does.
+mutations.py names for its file run there until one fails, the quick ones first. For each file a process imports all that the tests do,
+but for the file and what imports it, and is forked for each fault: so one costs little more than its tests. Prints what no test noticed;
+ends with 1 where there is anything. --check says only which faults no longer fit the code, as tests/test_repository.py does.
 """
 
 from __future__ import annotations
@@ -15,20 +15,26 @@ from __future__ import annotations
 import argparse
 import ast
 import hashlib
+import importlib
+import multiprocessing
 import os
 import shutil
 import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import hypothesis  # noqa: F401  # as pytest does, once for all
 import pytest
 from machine import machine
 from mutations import BY_HAND, EQUIVALENT, ROOT, TESTS, stale
@@ -38,6 +44,7 @@ TIME_LIMIT = 300.0  # seconds: a fault that makes a test wait for ever is notice
 _FOUND = ("noticed", "too slow")
 _TIMED_OUT = b"Failed: Timeout (>"  # pytest-timeout's word for a test that was too slow
 PYTEST = ("-x", "-q", "-p", "no:cacheprovider")
+_TOGETHER = 4  # faults of a file in one process, at least, if there are so many: what it imports at first takes as long as two of them
 _MARKS = "not slow and not gpu", "not gpu"  # which tests are run; the second where the files have none of the first
 
 
@@ -195,6 +202,29 @@ def by_hand() -> Iterator[Mutant]:
 # Running them ---------------------------------------------------------------------------------------------------------------
 
 
+class _QuickestFirst:
+    """A plugin of pytest: of each file the quick tests come first, by the seconds that each took in an earlier run.
+
+    Those that share what is made for their file come after the others, in their order. `make test` parts tests into processes alike.
+    """
+
+    def __init__(self, noted: Path) -> None:
+        self.noted = noted
+        lines = noted.read_text("utf-8").splitlines() if noted.exists() else []
+        self.seconds = {test: float(seconds) for seconds, _, test in (line.partition(" ") for line in lines)}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
+        together = {item: item.get_closest_marker("xdist_group") is not None for item in items}
+        items.sort(key=lambda item: (files[item.path], together[item], 0.0 if together[item] else self.seconds.get(item.nodeid, 0.0)))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.nodeid not in self.seconds:
+            with self.noted.open("a", encoding="utf-8") as file:
+                file.write(f"{report.duration:.3f} {report.nodeid}\n")
+
+
 class Slot:
     """A copy of the repository in which one fault at a time is tried."""
 
@@ -206,20 +236,67 @@ class Slot:
         for file in ROOT.glob("*.*"):
             if file.is_file():
                 shutil.copy(file, folder)
-        self.mutant: Mutant | None = None
-        self.process, self.started = 0, 0.0
+        self.process = 0
+        self.told: Connection | None = None
 
-    def start(self, mutant: Mutant) -> None:
-        """Applies the fault, and begins its tests in a fork of this process."""
-        self.mutant, self.started = mutant, time.monotonic()
-        self._write(mutant.applied())
+    def start(self, mutants: list[Mutant]) -> None:
+        """Begins to try faults of one file, in a fork of this process."""
+        self.told, telling = multiprocessing.Pipe(duplex=False)
         self.process = os.fork()
         if self.process == 0:
-            self._run(mutant)
+            code = 1
+            try:
+                self._import_all_but(mutants)
+                for mutant in mutants:
+                    telling.send((mutant, *self._tried(mutant)))
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)  # what is below on the stack is the parent's
+        telling.close()
 
-    def _write(self, text: str) -> None:
-        assert self.mutant is not None
-        path = self.folder / SOURCE / self.mutant.file
+    def _import_all_but(self, mutants: list[Mutant]) -> None:
+        """Imports what the tests import, but for the faults' module and whatever needs it: these are imported anew with each fault."""
+        os.chdir(self.folder)
+        os.environ["PYTHONPATH"] = str(self.folder / "src")
+        sys.path[0:0] = [str(self.folder / "src"), str(self.folder)]
+        name = ".".join(("triptych", *Path(mutants[0].file).with_suffix("").parts)).removesuffix(".__init__")
+        sys.modules[name] = None  # type: ignore[assignment]  # so all that imports it fails, and is not kept
+        importlib.import_module("tests.conftest")
+        for test in dict.fromkeys(test.partition("::")[0] for mutant in mutants for test in mutant.tests):
+            for node in ast.parse(Path(test).read_text("utf-8")).body:
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    with suppress(ImportError):
+                        exec(compile(ast.Module([node], []), test, "exec"), {})
+        del sys.modules[name]
+
+    def _tried(self, mutant: Mutant) -> tuple[str, float]:
+        """What became of the fault ("noticed", "too slow", "survived", or what went wrong), and the seconds that took."""
+        began = time.monotonic()
+        self._write(mutant.file, mutant.applied())
+        process, found, status = os.fork(), 0, 0
+        if process == 0:
+            self._run(mutant)
+        try:
+            while not found and time.monotonic() - began < TIME_LIMIT:
+                time.sleep(0.02)
+                found, status = os.waitpid(process, os.WNOHANG)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process, signal.SIGKILL)
+                if not found:
+                    os.waitpid(process, 0)
+                os.killpg(process, signal.SIGKILL)
+            self._write(mutant.file, text_of(mutant.file))
+        if not found or _TIMED_OUT in (self.folder / "log.txt").read_bytes():
+            return "too slow", time.monotonic() - began
+        code = os.waitstatus_to_exitcode(status)
+        # Of files that are not there the check before says so.
+        return {0: "survived", 3: "pytest failed", 5: "no tests"}.get(code, "noticed"), time.monotonic() - began
+
+    def _write(self, file: str, text: str) -> None:
+        path = self.folder / SOURCE / file
         path.write_text(text)
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
             compiled.unlink()  # Python trusts it where size and time of the source are the same
@@ -229,56 +306,36 @@ class Slot:
         log = os.open(self.folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for stream in (1, 2):
             os.dup2(log, stream)
-        os.chdir(self.folder)
-        os.environ["PYTHONPATH"] = str(self.folder / "src")
-        sys.path[0:0] = [str(self.folder / "src"), str(self.folder)]
-        code = 1
+        code, order = 1, _QuickestFirst(self.folder.parent / "seconds.txt")
         try:
             for marks in _MARKS:
-                code = pytest.main([*PYTEST, "-m", marks, f"--basetemp={self.folder / 'tmp'}", *mutant.tests])
+                code = pytest.main([*PYTEST, "-m", marks, f"--basetemp={self.folder / 'tmp'}", *mutant.tests], [order])
                 if code != pytest.ExitCode.NO_TESTS_COLLECTED:
                     break
         finally:
-            os._exit(code)  # even of a signal that a fault let through: what is below on the stack is the parent's
-
-    def ended(self) -> str | None:
-        """What became of the fault: "noticed", "too slow", "survived", or what went wrong; None while its tests run."""
-        over = time.monotonic() - self.started > TIME_LIMIT
-        found, status = os.waitpid(self.process, os.WNOHANG)
-        if not found and not over:
-            return None
-        for _ in range(2):
-            try:
-                os.killpg(self.process, signal.SIGKILL)
-            except ProcessLookupError:
-                break
-            if not found:
-                os.waitpid(self.process, 0)
-                found = self.process
-        assert self.mutant is not None
-        self._write(text_of(self.mutant.file))
-        if over:
-            return "too slow"
-        if _TIMED_OUT in (self.folder / "log.txt").read_bytes():
-            return "too slow"
-        code = os.waitstatus_to_exitcode(status)
-        # Of files that are not there the check before says so.
-        return {0: "survived", 3: "pytest failed", 5: "no tests"}.get(code, "noticed")
+            os._exit(code)  # even of a signal that a fault let through
 
 
 def run(mutants: list[Mutant], *, processes: int) -> Iterator[tuple[Mutant, str, float]]:
     """Each fault, what became of it, and the seconds that took."""
+    by_file = {file: [mutant for mutant in mutants if mutant.file == file] for file in dict.fromkeys(mutant.file for mutant in mutants)}
+    parts = [(some, min(processes, -(-len(some) // _TOGETHER))) for some in by_file.values()]
+    waiting = [some[k::count] for some, count in parts for k in range(count)][::-1]
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         slots = [Slot(Path(folder) / str(k)) for k in range(processes)]
-        waiting = mutants[::-1]
-        while waiting or any(slot.mutant for slot in slots):
+        while waiting or any(slot.told for slot in slots):
             for slot in slots:
-                if slot.mutant is not None and (result := slot.ended()) is not None:
-                    yield slot.mutant, result, time.monotonic() - slot.started
-                    slot.mutant = None
-                if slot.mutant is None and waiting:
+                if slot.told is None and waiting:
                     slot.start(waiting.pop())
-            time.sleep(0.02)
+            telling = wait([slot.told for slot in slots if slot.told])
+            for slot in slots:
+                if slot.told in telling:
+                    try:
+                        yield slot.told.recv()
+                    except EOFError:
+                        if os.waitpid(slot.process, 0)[1] != 0:
+                            raise RuntimeError("not all faults were tried: see above") from None
+                        slot.told = None
 
 
 def main() -> int:

@@ -219,7 +219,7 @@ _FEW_SHOT_DANCING = changed(
             "input_labels": ["pose_maps-densepose", "poses-openpose"],
             "input_few_shot_labels": ["pose_maps-densepose", "poses-openpose"],
             "for_face_dataset": None,
-            "for_pose_dataset": {"pose_type": "both", "remove_face_labels": True},
+            "for_pose_dataset": {"pose_type": "both", "remove_face_labels": True, "random_drop_prob": 0.05},
         },
         "inference_args": {"finetune": True, "finetune_iter": 100},
     },

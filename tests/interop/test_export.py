@@ -91,6 +91,7 @@ def test_there_and_back(name: str) -> None:
     reordered = not isinstance(config, ADMConfig) and config.network.attention_order == "new"  # type: ignore[attr-defined]
     same = [torch.equal(state[key], own[key]) for key in own]
     assert list(state) == list(own) and all(tensor.is_contiguous() for tensor in state.values())
+    assert not [key for key in own if state[key].data_ptr() == own[key].data_ptr()], "copies"
     assert all(same) != reordered
     given = inputs(config)
     with torch.no_grad():

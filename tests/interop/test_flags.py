@@ -138,6 +138,8 @@ def test_flags_as_shells_hand_them_over() -> None:
     assert parse_flags(["--image_size 64", "--num_channels 32", "--class_cond True"], KNOWN) == expected
     assert parse_flags("--image_size 64 \\\n  --num_channels 32\n--class_cond True", KNOWN) == expected
     assert parse_flags("'--image_size 64 --num_channels 32 --class_cond True'", KNOWN) == expected
+    for words in (["--noise_schedule", "my own"], ["--noise_schedule=my own"]):
+        assert parse_flags(words, KNOWN) == {"noise_schedule": "my own"}, "a value is left as it is"
 
 
 def test_a_flag_is_no_value() -> None:

@@ -182,3 +182,36 @@ def test_faces_are_not_cut_out_by_themselves() -> None:
     experiment = read(changed(VIDEOS["faces"], {"data": {"output_h_w": "128, 256"}}))
     assert any(line.startswith("data.output_h_w: faces are not cut out by themselves: set data.cut_out") for line in experiment.warnings)
     assert experiment.data.config is not None and (experiment.data.config.image_size, experiment.data.config.width) == (128, 256)
+
+
+def test_people_are_cut_out_where_the_file_gives_a_size_for_it() -> None:
+    sized, whole = VIDEOS["few-shot dancing"], changed(VIDEOS["few-shot dancing"], {"data": {"output_h_w": None}})
+    assert [read(values).data.config.cut_out for values in (sized, whole)] == ["person", "none"]  # type: ignore[union-attr]
+
+
+def test_steps_on_references_are_a_hundred_where_the_file_says_no_number() -> None:
+    def steps(**arguments: Any) -> int:
+        return read(changed(VIDEOS["faces"], {"inference_args": arguments})).model.translation.finetune  # type: ignore[attr-defined]
+
+    assert [steps(), steps(finetune=True), steps(finetune=True, finetune_iter=7), steps(finetune=False, finetune_iter=7)] == [0, 100, 7, 0]
+
+
+@pytest.mark.parametrize("name", ["dancing", "few-shot dancing"])
+def test_no_part_of_people_is_left_out_where_the_file_does_not_ask_for_it(name: str) -> None:
+    silent = changed(VIDEOS[name], {"data": {"for_pose_dataset": {"random_drop_prob": None}}})
+    assert [read(values).data.config.drop_parts for values in (VIDEOS[name], silent)] == [0.05, 0.0]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["street", "faces", "world"])
+def test_sizes_of_clips_where_the_file_says_nothing(name: str) -> None:
+    silent = changed(VIDEOS[name], {"data": {"output_h_w": None, "train": {"augmentations": None}}})
+    assert read(silent).data.spec.height_and_width == (512, 512)
+
+
+def test_layers_whose_weights_are_made_are_fewer_than_the_halvings_where_the_file_says_no_number() -> None:
+    def layers(halvings: int) -> int:
+        embed = {"embed": {"num_downsamples": halvings}}
+        gen = {"num_downsamples": halvings, "hyper": {"num_hyper_layers": None}, **embed, "flow": {"multi_spade_combine": embed}}
+        return read(changed(VIDEOS["faces"], {"gen": gen})).model.generator.generated  # type: ignore[attr-defined]
+
+    assert [layers(halvings) for halvings in (3, 4, 5, 6)] == [2, 3, 4, 4]

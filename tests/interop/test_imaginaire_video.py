@@ -57,6 +57,7 @@ def random_network(build: Callable[[], nn.Module]) -> nn.Module:
         SMALL,
         replace(SMALL, label_input=False, style_dims=4, embedding=replace(SMALL.embedding, num_downsamples=1)),
         replace(SMALL, weight_norm="none", frames=4, spade_kernel_size=3, combined=0),
+        replace(SMALL, num_downsamples=SMALL.num_layers - 1, combined=SMALL.num_layers),
     ],
 )
 def test_a_generator(config: Vid2VidGeneratorConfig) -> None:
@@ -310,6 +311,11 @@ DIGEST = "b9359fa9bc7b21a6b50bf7303e7b9212b3cd53f7fa16262c14819caabd54118d"
             "gen.activation_norm_params.num_filters: got 128, expected 0",
         ),
         ("world", {"gen": {"activation_norm_params": {"num_filters": [0, 8, 8]}}}, "gen.activation_norm_params.num_filters: got [0, 8, 8]"),
+        (
+            "world",
+            {"gen": {"activation_norm_params": {"num_filters": [0, 0, -1]}}},
+            "gen.activation_norm_params.num_filters: got [0, 0, -1]",
+        ),
         ("world", {"gen": {"guidance": {"partial_conv": True}}}, "gen.guidance.partial_conv: got True, expected False"),
         ("street", {"single_frame_epoch": -1}, "single_frame_epoch: got -1, expected a whole number"),
         ("street", {"dis": {"temporal": {"num_scales": 9}}}, "dis.temporal.num_scales: got 9, expected a whole number from 0 to 4"),
@@ -375,3 +381,10 @@ def test_state_dicts_with_a_model_of_first_frames() -> None:
         from_state_dict(plain, None, config)
     with pytest.raises(ConfigError, match="gen.num_layers: got 3, but the weights have 2"):
         from_state_dict(state, None, {"gen": config["gen"] | {"num_layers": 3}})
+
+
+def test_guidance_without_a_hidden_layer() -> None:
+    bare = replace(WCVid2VidGeneratorConfig().shrunk(), flow=SMALL.flow, style_dims=256, guidance_filters=0)
+    state = random_network(lambda: WCVid2VidGenerator(bare, label_channels=2, image_size=(16, 16))).state_dict()
+    made = from_state_dict(state, None, {"gen": CONFIG["gen"] | {"type": "imaginaire.generators.wc_vid2vid"}, "dis": CONFIG["dis"]})
+    assert made.generator is not None and made.generator.network.config == bare

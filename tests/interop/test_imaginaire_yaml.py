@@ -321,8 +321,8 @@ def test_steps_schedules_and_averages() -> None:
     assert (optim.schedule, optim.decay_start, optim.decay_end, optim.decay_to) == ("linear", 2 * epoch, 6 * epoch, 0.1)
     few, _, _ = experiment.schedule.configs(processes=2, num_images=3)
     assert few.total_images == 10 * iteration, "an epoch is one iteration at least"
-    endless, _, _ = read(published("unit", max_iter=None)).schedule.configs(processes=1, num_images=9)
-    assert endless.total_images == 10**9
+    endless, _, _ = read(published("unit", max_iter=None, data={"train": {"batch_size": 5}})).schedule.configs(processes=1, num_images=9)
+    assert endless.total_images == 5 * 10**9
 
 
 def test_the_shorter_of_iterations_and_epochs_counts() -> None:
@@ -346,7 +346,32 @@ def test_sizes_of_images() -> None:
     assert (centre.crop, centre.resize, centre.scale, centre.width) == ("center", 300, None, None)
     assert cut(resize_h_w="256, 256").resize is None
     assert cut().image_size == 256 and cut(random_crop_h_w=1).image_size == 1
-    assert read(published("spade", data={"train": {"augmentations": {"random_crop_h_w": "512, 512"}}})).model.generator.resolution == 512
+    for side, resolution in ((511, 256), (512, 512), (1023, 512), (1024, 1024)):
+        crop = {"resize_smallest_side": None, "random_crop_h_w": f"{side}, {side}"}
+        assert read(published("spade", data={"train": {"augmentations": crop}})).model.generator.resolution == resolution
+
+
+def test_sizes_of_images_where_the_file_says_nothing() -> None:
+    silent = {model: changed(values, {"data": {"train": {"augmentations": None}}}) for model, values in PUBLISHED.items()}
+    sizes = {model: read(values).data.config.image_size for model, values in silent.items()}
+    assert sizes == {"spade": 256, "pix2pixHD": 512, "unit": 512, "munit": 256, "funit": 256, "coco_funit": 256}
+
+
+def test_the_size_of_the_generators_images_is_that_of_the_data() -> None:
+    """The setting that names it is known, and not used."""
+    sized = read(published("spade", gen={"out_image_small_side_size": 999}))
+    assert sized.data.spec == read(published("spade")).data.spec and not [line for line in sized.warnings if "small_side" in line]
+
+
+def test_a_rate_that_falls_by_nothing_is_constant() -> None:
+    policy = {"lr_policy": {"iteration_mode": False, "type": "step", "step_size": 3, "gamma": 1}}
+    schedule = read(published("unit", gen_opt=policy, dis_opt=policy)).schedule
+    assert not schedule.uses_epochs and schedule.configs(processes=1, num_images=9)[1].schedule == "constant"
+
+
+def test_workers_are_those_of_the_file() -> None:
+    """Where it says 0 or nothing, they are chosen here."""
+    assert [read(published("spade", data={"num_workers": count})).data.config.workers for count in (3, 0, None)] == [3, None, None]
 
 
 def test_kinds_of_labels() -> None:
@@ -382,7 +407,8 @@ def test_channels_are_those_of_the_images_to_be_made() -> None:
     assert (domains.config.a, domains.config.b, domains.spec.channels) == ("winter_a", "summer_b", 1)
     assert domains.spec.inputs[0].channels == 1
     few = {"image_masks": {"num_channels": 3}, "images_content": {"num_channels": 1}, "images_style": {"num_channels": 1}}
-    assert read(published("funit", data={"input_types": few})).data.spec.channels == 1
+    spec = read(published("funit", data={"input_types": few})).data.spec
+    assert spec.channels == spec.inputs[0].channels == 1 and spec.num_classes == spec.inputs[1].num_classes == 149
 
 
 def test_whether_class_maps_have_a_channel_for_other_pixels() -> None:
@@ -614,6 +640,11 @@ def test_mistakes(model: str, changes: dict[str, Any], line: str) -> None:
         ("spade", {"data": {"train": {"roots": ["a", "b"]}}}, "data.train.roots: only the first of 2 folders is used, a"),
         ("spade", {"data": {"train": {"dataset_type": "object_store"}}}, "data.train.dataset_type: an object store is not read"),
         ("spade", {"data": {"train": {"augmentations": {"rotate": 10}}}}, "data.train.augmentations.rotate: not done here"),
+        (
+            "spade",
+            {"data": {"train": {"augmentations": {"random_crop_h_w": None, "random_scale_limit": 0.2}}}},
+            "data.train.augmentations.random_scale_limit: not done without random_crop_h_w",
+        ),
         (
             "spade",
             {"data": {"input_types": {"images": {"pre_aug_ops": "a.b::c"}, "seg_maps": {}, "edge_maps": {}}}},

@@ -213,6 +213,15 @@ def test_what_says_nothing_of_a_network(settings: dict[str, Any]) -> None:
     assert config.augmentation == NonLeakingConfig()
 
 
+def test_how_often_images_were_changed_is_a_probability() -> None:
+    """Another number is as good as not there: then it is that of the published networks of this size."""
+    network = network_of(Published(names.adm(16, 128, (1, 2), blocks=1, attended=(8,), classes=5, augment=9), 0, {}))
+    config, _ = FAMILY.read(network, None)
+    for p in (-0.3, 0, 1.5):
+        found = FAMILY.training(config, Snapshot("EDM", {"ema": network}, {"augment_pipe": {"p": p, "scale": 1}}))
+        assert isinstance(found, EDMConfig) and found.augmentation == NonLeakingConfig(p=0.12)
+
+
 def test_what_no_training_has_is_said(tmp_path: Path) -> None:
     path = snapshot_of(tmp_path / "x.pkl", tensors_of("adm"), settings={}, loss={"P_std": -1.0}, pipe={"p": 7.0})
     with pytest.raises(CheckpointError, match="its networks have no model here: noise_std: got -1.0, expected a positive number"):

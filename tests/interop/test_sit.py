@@ -92,8 +92,10 @@ def test_names_shapes_and_counts_of_the_largest() -> None:
 
 def test_there_and_back() -> None:
     given = weights()
-    back = to_state_dict(from_state_dict(given, HEADS))
+    model = from_state_dict(given, HEADS)
+    back, own = to_state_dict(model), model.network.state_dict()
     assert next(iter(back)) == "pos_embed" and set(back) == set(given)
+    assert not [name for name in own if back[name].data_ptr() == own[name].data_ptr()], "copies"
     for name, tensor in given.items():
         torch.testing.assert_close(back[name], tensor, atol=1e-6 if name == "pos_embed" else 0, rtol=0)
 

@@ -78,7 +78,7 @@ def to_state_dict(model: Model) -> dict[str, Tensor]:
     Those of classifiers and upsamplers have the rows of qkv in the legacy order, for the original has no flag for another one there.
     """
     network = cast(UNetEncoder, model.get_submodule("network"))
-    state = {name: tensor.detach().to("cpu", torch.float32, copy=True).contiguous() for name, tensor in network.state_dict().items()}
+    state = {name: tensor.to("cpu", torch.float32, copy=True).contiguous() for name, tensor in network.state_dict().items()}
     if not isinstance(model, ADM):
         for layer, module in network.named_modules():
             if isinstance(module, SelfAttention):

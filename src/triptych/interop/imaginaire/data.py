@@ -336,7 +336,7 @@ def _people(data: Settings, inputs: Sequence[InputSpec], types: Iterable[str], *
         return {}
     section = data.inside(_POSES)
     others = [spec.name for spec in inputs if spec.kind == "image" and spec.stored == "pixels"]
-    share = section.rate("random_drop_prob", 0.05)
+    share = section.rate("random_drop_prob", 0.0)
     values: dict[str, Any] = {**posed, "conditions": others, "drop_parts": share if posed else 0.0, "flip": False}
     draw = "triptych data draw DATA/train/JSON --frames DATA/train/images --kind people"
     if section.flag("basic_points_only", False):

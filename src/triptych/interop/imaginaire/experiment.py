@@ -45,6 +45,8 @@ _INITIAL = ("xavier", "xavier_uniform", "kaiming", "orthogonal", "normal", "none
 _NETWORKS = ("vgg19", "vgg16", "alexnet", "inception_v3", "resnet50")
 _CHANGES: tuple[Change, ...] = get_args(Change)
 _DEFAULT_LAYER = "relu_4_1"
+_FINETUNING = 100
+"""Steps on references before frames are made, of a file that asks for them and says no number."""
 
 _MODELS: dict[ModelType, type[GANConfig]] = {
     "spade": SPADEConfig,
@@ -197,7 +199,7 @@ def _first_frames(gen: Settings) -> ClipTranslationConfig:
 
 def _finetuning(inference: Settings) -> FewShotTranslationConfig:
     """The steps on references before frames are made."""
-    steps = inference.number("finetune_iter", 0, least=0)
+    steps = inference.number("finetune_iter", _FINETUNING, least=0)
     return FewShotTranslationConfig(finetune=steps if inference.flag("finetune", False) else 0)
 
 

@@ -58,5 +58,5 @@ def described(weights: Mapping[str, Tensor], given: Mapping[str, Value]) -> tupl
 def to_state_dict(model: FlowMatching) -> dict[str, Tensor]:
     """The weights under the original's names: float32 copies, contiguous, on the CPU."""
     network = cast(DiT, model.network)
-    state = {name: tensor.detach().to("cpu", torch.float32, copy=True).contiguous() for name, tensor in network.state_dict().items()}
+    state = {name: tensor.to("cpu", torch.float32, copy=True).contiguous() for name, tensor in network.state_dict().items()}
     return {POSITIONS: positions(network)} | state
