@@ -3096,6 +3096,18 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("interop/nvidia/edm.py", 'pipe.get("p", math.nan) <= 1:', 'pipe.get("p", math.nan):'),
     ("interop/shapes.py", "any(", "all(", *_tests("interop", "nvidia_edm")),
     ("interop/transformers.py", "1 / _FACTOR", "2 / _FACTOR", *_tests("interop", "flags")),
+    ("gans/kl_autoencoder.py", "config.adversarial_weight > 0 and (self.couples_samples or self.retains_graph)", "self.couples_samples or self.retains_graph"),
+    ("gans/kl_autoencoder.py", "self.generator.last_weight.dtype)).clamp(-1, 1)", "self.generator.last_weight.dtype)).clamp(1, -1)"),
+    ("gans/clip_base.py", "maps.ndim <= (4 if first.kind", "maps.ndim <= (5 if first.kind", *_tests("gans", "vid2vid")),
+    ("gans/clip_base.py", "and len(frames) > 1:", "and len(frames) >= 1:", *_tests("gans", "vid2vid")),
+    ("gans/clip_base.py", 'self.require(0 <= self.temporal_weight < float("inf"), "temporal_weight", "0 or a positive number")', "pass", *_tests("gans", "vid2vid")),
+    ("gans/clip_base.py", 'self.require(self.first_frames >= 0, "first_frames", "0 or more")', "pass", *_tests("gans", "vid2vid")),
+    ("gans/point_colours.py", "grown[..., -1].gather(1, places) == 0", "grown[..., 1].gather(1, places) == 0"),
+    ("gans/wc_vid2vid.py", "like=clip.images[:, 0]) if made", "like=clip.images[:, 1]) if made"),
+    ("gans/fs_vid2vid_networks.py", "self.attention_module(x, maps, labels, label)", "self.attention_module(maps, x, labels, label)"),
+    ("gans/pix2pixhd.py", "(down, 2**down, 2 ** (down + 1))", "(down, 2**down, 2 ** (down + 2))", *_tests("gans", "paired")),
+    ("gans/lucas_kanade.py", "with torch.autocast(target.device.type, enabled=False):", "with torch.autocast(target.device.type, enabled=True):"),
+    ("runs/finetuning.py", "model.prepare(phase, _AT_THE_END)", "model.prepare(phase, TrainingProgress(0, 1, 1))", *_tests("runs", "few_shot_video")),
 )  # fmt: skip
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {

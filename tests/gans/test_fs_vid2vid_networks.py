@@ -121,13 +121,17 @@ class ByHand(Parts):
         gain, offset = (self.state[f"{name}.layers.norm.{part}"][:, None, None] for part in ("weight", "bias"))
         return F.leaky_relu(gain * normal + offset, 0.2)
 
-    def rows(self, image: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-        """The smallest features of a reference, and F_1."""
+    def halved(self, image: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+        """The smallest features of references and of their label maps."""
         x, maps = self.reference("img_first", image), self.reference("label_first", label)
         for i in (0, 1):
             x, maps = self.reference(f"img_down_{i}", x, stride=2), self.reference(f"label_down_{i}", maps, stride=2)
+        return x, maps
+
+    def rows(self, x: Tensor, maps: Tensor) -> Tensor:
+        """F_1, of such features of one reference."""
         a, share = self.reference("img_up_1", x)[0], self.reference("label_up_1", maps)[0].softmax(0)
-        return x, torch.stack([torch.stack([(one * other).sum() for other in share]) for one in a])
+        return torch.stack([torch.stack([(one * other).sum() for other in share]) for one in a])
 
     def generated(self, rows: Tensor, name: str, *shape: int) -> tuple[Tensor, Tensor]:
         made = []
@@ -170,8 +174,8 @@ class ByHand(Parts):
 
     def frame(self, label: Tensor, references: Tensor, labels: Tensor, past_label: Tensor | None, past: Tensor | None) -> Tensor:
         """Of one sample: label (1, 3, h, w), references (k, 3, h, w)."""
-        each = [self.rows(references[k : k + 1], labels[k : k + 1]) for k in range(len(references))]
-        x, rows = each[0][0], sum(one[1] for one in each) / len(each)
+        each = [self.halved(references[k : k + 1], labels[k : k + 1]) for k in range(len(references))]
+        x, rows = each[0][0], sum(self.rows(*one) for one in each) / len(each)
         assert isinstance(rows, Tensor)
         seen: list[Tensor | None] = []
         for kind, other_label, other in (("ref", labels[:1], references[:1]), ("prev", past_label, past)):
@@ -231,6 +235,21 @@ def test_attention_is_a_softmax_over_all_places_of_all_references() -> None:
             each = values.unflatten(0, (2, 3))[k].movedim(1, 0).flatten(1)
             torch.testing.assert_close(made[k].flatten(1), each @ share, rtol=0, atol=1e-10)
         assert picked[k] == share.view(3, -1).sum(1).argmax()
+
+
+def test_what_attention_makes_of_the_references_goes_on_as_the_one_reference() -> None:
+    """The features of the frame are those of images, and the weights are made of these and of label maps."""
+    network, (_, labels), (references, reference_labels) = tiny(replace(TINY, attention=True)), pictures(1, seed=1), pictures(3, seed=2)
+    generator, hand = network.weight_generator, ByHand(network.state_dict())
+    assert generator.attention_module is not None
+    found = generator(references, reference_labels, labels[:, 0])
+    for k in range(2):
+        seen = hand.halved(references[k], reference_labels[k])
+        x, maps, picked = generator.attention_module(*seen, reference_labels[k : k + 1], labels[k : k + 1, 0])
+        assert found.picked[k] == picked
+        torch.testing.assert_close(found.features[k], x[0], rtol=0, atol=1e-10)
+        for made, expected in zip(found.levels[0].first, hand.generated(hand.rows(x, maps), "0", 16, 4, 1, 1), strict=True):
+            torch.testing.assert_close(made[k], expected, rtol=0, atol=1e-10)
 
 
 def test_the_reference_that_attention_picks_is_warped_and_their_order_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -486,6 +486,12 @@ def spec_of(*inputs: InputSpec, size: int = 32, width: int | None = None) -> Dat
         ),
         (replace(HD_CONFIG, discriminator=replace(PATCH, norm="instance", num_layers=5)), SPEC, "discriminator.num_layers", "at least 66"),
         (ENCODING, spec_of(MAP), "generator.encoder", "data.instances"),
+        (
+            replace(HD_CONFIG, generator=replace(HD_CONFIG.generator, encoder=FeatureEncoderConfig(num_downsamples=4))),
+            spec_of(MAP, INSTANCES, size=16),
+            "generator.encoder.num_downsamples",
+            "at least 32",
+        ),
         (ENCODING, spec_of(INSTANCES), "generator.encoder", "data.maps"),
         (replace(HD_CONFIG, perceptual_weight=1.0), spec_of(MAP, size=16), "perceptual.layers", None),
     ],

@@ -45,11 +45,13 @@ def test_colours_against_a_loop() -> None:
     assert 100 < shown < 2 * FRAMES * SIDES[0] * SIDES[1]
 
 
-def test_a_point_keeps_its_first_colour() -> None:
+@pytest.mark.parametrize("first", [0.25, 0.0, -1.0])
+def test_a_point_keeps_its_first_colour(first: float) -> None:
+    """Also where its numbers are those of a point that nobody has seen."""
     image = torch.zeros(1, 3, 1, 2)
-    table = with_colours(no_colours(1, like=image), torch.tensor([[[-1, 0]]]), image + 0.25)
+    table = with_colours(no_colours(1, like=image), torch.tensor([[[-1, 0]]]), image + first)
     table = with_colours(table, torch.tensor([[[0, 0]]]), image + 0.5)
-    assert seen_colours(table, torch.tensor([[[0, -1]]]))[0, :, 0].T.tolist() == [[0.25, 0.25, 0.25, 1.0], [-1.0, -1.0, -1.0, 0.0]]
+    assert seen_colours(table, torch.tensor([[[0, -1]]]))[0, :, 0].T.tolist() == [[first, first, first, 1.0], [-1.0, -1.0, -1.0, 0.0]]
 
 
 class Made(TorchFunctionMode):

@@ -325,6 +325,16 @@ def test_held_out_clips_are_made_from_their_first_frame_on() -> None:
         model.next_frame({"labels": clip.inputs["labels"][:, 0, :12, :10]}, [], None, settings=model.translation)
 
 
+def test_clips_of_images_alone_are_told_from_single_images() -> None:
+    """Where there is no class map, the first of what a map is made of has an axis more."""
+    depth = torch.rand(2, FRAMES, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(3)) * 2 - 1
+    model = built(spec=replace(SPEC, inputs=(InputSpec(name="depth", kind="image", channels=1, frames=FRAMES),))).eval()
+    made = list(model._clip({"depth": depth}, FRAMES))
+    for given, expected in ((depth, made[-1]), (depth[:, :1], made[0]), (depth[:, 0], made[0])):
+        found = model.translate({"depth": given}, Rng(0, (), torch.arange(2)), settings=model.translation)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+
+
 def test_maps_of_past_frames_lie_as_that_of_the_frame_in_training_and_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Channels last, one frame after the other."""
     model, clip = built(), pan()
@@ -388,6 +398,16 @@ def test_frames_of_which_nothing_can_be_compared_are_left_out() -> None:
         torch.testing.assert_close(found[sample], torch.stack(errors).mean(), rtol=0, atol=1e-12)
 
 
+def test_held_out_clips_of_one_frame_have_no_flicker() -> None:
+    model, clip = built().eval(), pan()
+    first = {name: values[:, :1] for name, values in clip.inputs.items()}
+    with torch.no_grad():
+        found = model.distances(replace(clip, images=clip.images[:, :1], inputs=first), Rng(0, (), clip.index))
+        made = model.generator(one_hot(clip, 0)).image
+    assert list(found) == ["l1"]
+    torch.testing.assert_close(found["l1"], l1(made, clip.images[:, 0]), rtol=0, atol=1e-10)
+
+
 def test_the_warping_error_of_a_pan_is_none_and_of_still_frames_is_its_movement() -> None:
     clip = pan()
     flow = clip.inputs["flow"][:, 1]
@@ -433,6 +453,8 @@ def test_maps_are_compared_under_moves_that_stay_on_them() -> None:
         (lambda: replace(CONFIG, discriminator_steps=2), "discriminator_steps: got 2, expected 1: both take a step in each frame"),
         (lambda: comparing(16), "generator.flow.cost_radius: got 16 .* at least 34"),
         (lambda: replace(CONFIG, augment=("color",)), "augment: got .*, expected nothing with discriminator.temporal_scales"),
+        (lambda: replace(CONFIG, temporal_weight=-1.0), "temporal_weight: got -1.0, expected 0 or a positive number"),
+        (lambda: replace(CONFIG.translation, first_frames=-1), "first_frames: got -1, expected 0 or more"),
     ],
 )
 def test_what_does_not_fit_is_refused(change, message: str) -> None:

@@ -93,6 +93,14 @@ def frames_by_hand(model: WCVid2Vid, clip: Batch) -> tuple[list[Tensor], list[Te
     return made, guided
 
 
+@pytest.mark.parametrize("phase", ["discriminator", "generator"])
+def test_clips_of_one_frame_are_learned_from_as_first_frames(phase: str) -> None:
+    """As the first clips of a training may be."""
+    model, clip = built(), clips()
+    alone = replace(clip, images=clip.images[:, :1], inputs={name: values[:, :1] for name, values in clip.inputs.items()})
+    torch.testing.assert_close(at(model, phase, 0, alone).loss, at(model, phase, 0, clip).loss, rtol=0, atol=1e-12)
+
+
 def test_training_carries_the_colours_from_frame_to_frame() -> None:
     model, clip = built(), clips()
     made, guided = frames_by_hand(model, clip)

@@ -17,6 +17,7 @@ from tests.runs.translators import opened
 from triptych.core.batch import ClipLength
 from triptych.core.errors import ConfigError, DataError, Stopped
 from triptych.core.finetuning import Finetuning
+from triptych.core.model import Phase, TrainingProgress
 from triptych.core.ramp import Ramp
 from triptych.core.rng import Rng
 from triptych.data.clips import ClipDataConfig
@@ -236,6 +237,21 @@ def test_each_step_of_finetuning_is_one_of_training(run: Run) -> None:
     chosen = {f"generator.{name}" for name in model.finetuned_weights()["generator"]}
     assert changed & weights and changed & weights <= chosen
     assert {name for name in changed if name.startswith("generator.up_0.") and name.endswith("weight_u")}
+
+
+def test_what_changes_over_a_run_has_arrived_when_it_is_finetuned(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its steps follow the training: a penalty that falls does not begin anew."""
+    model, asked = run.load(**CPU), list[int]()
+    prepare = model.prepare
+
+    def prepared(phase: Phase, progress: TrainingProgress) -> None:
+        asked.append(progress.images_seen)
+        prepare(phase, progress)
+
+    monkeypatch.setattr(model, "prepare", prepared)
+    look = {"style": seen([style_image(0)]), "labels_of_style": torch.from_numpy(class_map("z", 0))[None, None]}
+    finetune(model, look, how=Finetuning(steps=1, rate=1e-3), optim=run.config.optim, seed=0, progress=unwatched)
+    assert len(asked) == len(model.phases) and min(asked) > 10**15
 
 
 def test_each_network_is_finetuned_at_the_rate_of_its_phase(run: Run) -> None:

@@ -134,7 +134,7 @@ class KLAutoencoder(GAN):
             require_colours(config.ada, spec.channels)
         self.encoding, self.image_channels = config.encoding, spec.channels
         self.retains_graph = config.adaptive and config.adversarial_weight > 0
-        self.couples_samples = self.couples_samples or self.retains_graph
+        self.couples_samples = config.adversarial_weight > 0 and (self.couples_samples or self.retains_graph)
         self.dimensions = math.prod(image_shape(spec))
         "Numbers of an image: d."
         self.perceptual = PerceptualLoss(config.perceptual) if config.perceptual_weight > 0 else None

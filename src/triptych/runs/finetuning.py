@@ -44,7 +44,7 @@ def finetune(model: Model, look: Mapping[str, Tensor], *, how: Finetuning, optim
             batch = model.of_style(look, Rng(seed, ("finetune", step), index))
             for phase in (one for one in model.phases if step % one.every == 0):
                 (network,) = phase.networks
-                model.prepare(phase, TrainingProgress(0, 1, 1))
+                model.prepare(phase, _AT_THE_END)
                 loss = model.loss(phase, batch, Rng(seed, ("finetune", step, phase.name), index)).loss.mean()
                 changed = list(weights[network].values())
                 for weight, gradient in zip(changed, torch.autograd.grad(loss, changed, allow_unused=True), strict=True):
