@@ -56,7 +56,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "engine/ema.py": _tests("engine", "averages optim checkpoint loop"),
     "engine/fitting.py": _tests("engine", "microbatch"),
     "engine/lengths.py": _tests("engine", "power_averages"),
-    "engine/loop.py": _tests("engine", "turns loop snapshots stopping progress evaluations meanwhile") + _tests("engine", "microbatch reporting"),
+    "engine/loop.py": _tests("engine", "turns loop snapshots stopping progress evaluations meanwhile")
+    + _tests("engine", "microbatch reporting"),
     "engine/measurements.py": _tests("engine", "measurements"),
     "engine/metric_log.py": _tests("engine", "metric_log"),
     "engine/microbatch.py": _tests("engine", "microbatch"),

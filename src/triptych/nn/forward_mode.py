@@ -28,5 +28,7 @@ def directional_derivative(function: Callable[..., Tensor], inputs: tuple[Tensor
         duals = [fwd.make_dual(x, direction) for x, direction in zip(inputs, directions, strict=True)]
         tangent = fwd.unpack_dual(function(*duals)).tangent
     if tangent is None:
-        raise RuntimeError("the function loses the derivative: nothing of what it gives depends on its inputs, or a part knows no forward mode")
+        raise RuntimeError(
+            "the function loses the derivative: nothing of what it gives depends on its inputs, or a part knows no forward mode"
+        )
     return tangent
