@@ -268,7 +268,7 @@ class Slot:
             for node in ast.parse(Path(test).read_text("utf-8")).body:
                 if isinstance(node, ast.Import | ast.ImportFrom):
                     with suppress(ImportError):
-                        exec(compile(ast.Module([node], []), test, "exec"), {})
+                        exec(compile(ast.Module([node], []), test, "exec"), {"__package__": ".".join(Path(test).parent.parts)})
         del sys.modules[name]
 
     def _tried(self, mutant: Mutant) -> tuple[str, float]:
