@@ -262,8 +262,8 @@ class Slot:
         os.environ["PYTHONPATH"] = str(self.folder / "src")
         sys.path[0:0] = [str(self.folder / "src"), str(self.folder)]
         name = ".".join(("triptych", *Path(mutants[0].file).with_suffix("").parts)).removesuffix(".__init__")
+        importlib.import_module("tests.conftest")  # before any module whose shapes it has checked
         sys.modules[name] = None  # type: ignore[assignment]  # so all that imports it fails, and is not kept
-        importlib.import_module("tests.conftest")
         for test in dict.fromkeys(test.partition("::")[0] for mutant in mutants for test in mutant.tests):
             for node in ast.parse(Path(test).read_text("utf-8")).body:
                 if isinstance(node, ast.Import | ast.ImportFrom):

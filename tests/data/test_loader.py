@@ -181,7 +181,9 @@ def test_streams_leave_no_open_files_shared_memory_or_threads(images):
 
 def test_signals_of_the_group_do_not_reach_workers(images):
     before = children()
-    with contextlib.closing(Loader(images, batch_size=4, seed=0, workers=1)) as loader:
+    with contextlib.ExitStack() as stack:
+        stack.callback(signal.signal, signal.SIGHUP, signal.signal(signal.SIGHUP, signal.SIG_DFL))  # nohup has it passed over
+        loader = stack.enter_context(contextlib.closing(Loader(images, batch_size=4, seed=0, workers=1)))
         stream = loader.batches(0)
         next(stream)
         (worker,) = children() - before

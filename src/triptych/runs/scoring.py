@@ -142,11 +142,8 @@ def score(
         check_unlearned(_copies_at(place), subject.run.config.data)
     other = None
     if any(needs_reference(name, subject) for name in wanted.names):
-
-        def open_reference() -> Reference | None:
-            return reference_side(reference, subject, split=split, image_size=image_size, request=request, loading=chosen)
-
-        other = _main_first(open_reference, world)
+        asking = {"split": split, "image_size": image_size, "request": request, "loading": chosen}
+        other = _main_first(lambda: reference_side(reference, subject, **asking), world)
     else:
         _refuse_reference(reference, split, wanted)
     _check_sides(subject, other, chosen, request, world)
