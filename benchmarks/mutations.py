@@ -1234,7 +1234,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("runs/given/translation.py", "numbers = [number for clip in clips_of(names).values() for number in clip]", "pass", *_tests("runs", "video")),
     ("data/videos.py", "if size % unknown == unknown - 1:", "if False:"),
     ("data/videos.py", "length = 9 - head[start].bit_length()", "length = 8 - head[start].bit_length()"),
-    ("engine/snapshots.py", "if number > images_seen:", "if number >= images_seen:"),
+    ("engine/snapshots.py", "if number > images_seen]", "if number >= images_seen]"),
     ("engine/snapshots.py", "if name in average.learned else tensor", "if name else tensor"),
     ("engine/config.py", "rate = 0.5 ** (images / half_life)", "rate = 0.5 ** (half_life / images)"),
     ("engine/config.py", "half_life = min(value_at(self.half_life, images_seen)", "half_life = min(value_at(self.half_life, 0)"),
@@ -2633,7 +2633,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("cli/main.py", 'flag if flag.startswith("--") else ""', "flag", "tests/cli/test_main.py"),
     ("cli/main.py", '"_find_and_load" and', '"_find_and_load" or', "tests/cli/test_main.py"),
     ("cli/main.py", 'name, rest = rest[0], [*rest[1:], "--help"]', 'name, rest = rest[0], [*rest[2:], "--help"]', "tests/cli/test_main.py"),
-    ("runs/protocol.py", "if of_sets and count < FEW", "if count < FEW", "tests/cli/test_score.py"),
+    ("runs/protocol.py", "if of_sets and count < FEW_IMAGES", "if count < FEW_IMAGES", "tests/cli/test_score.py"),
     ("runs/training_scores.py", "of_sets=self._embedder is not None", "of_sets=True", "tests/runs/test_training_scores.py"),
     ("cli/settings.py", 'said = "(default: None)" if value == () else None', "said = None", "tests/cli/test_settings.py"),
     ("cli/average.py", '"Required: the width', '"The width', "tests/cli/test_settings.py"),
@@ -3026,7 +3026,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("runs/references.py", "_SYMMETRIC = 1e-3", "_SYMMETRIC = 1e-1"),
     ("runs/sides.py", "fixed = not isinstance(reference, PictureSide)", "fixed = isinstance(reference, RunSide)", *_tests("runs", "score_parts")),
     ("runs/sides.py", "MOST = 10_000", "MOST = 5_000", *_tests("runs", "score_parts")),
-    ("runs/protocol.py", "FEW = 2048", "FEW = 2000", *_tests("runs", "score_parts")),
+    ("evaluation/frechet.py", "FEW_IMAGES = 2048", "FEW_IMAGES = 2000", *_tests("runs", "score_parts")),
     ("runs/clip_scoring.py", '"flow_sha256": sha256_of(path)', '"flow_sha256": ""', *_tests("runs", "clip_scoring")),
     ("runs/clip_scoring.py", '{**identity, **counts, "quantization"', '{**counts, **identity, "quantization"', *_tests("runs", "clip_scoring")),
     ("runs/single_images.py", "name is not None and beside is not None and name != beside", "name != beside", *_tests("runs", "single_images")),
@@ -3109,6 +3109,8 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("gans/pix2pixhd.py", "(down, 2**down, 2 ** (down + 1))", "(down, 2**down, 2 ** (down + 2))", *_tests("gans", "paired")),
     ("gans/lucas_kanade.py", "with torch.autocast(target.device.type, enabled=False):", "with torch.autocast(target.device.type, enabled=True):"),
     ("runs/finetuning.py", "model.prepare(phase, _AT_THE_END)", "model.prepare(phase, TrainingProgress(0, 1, 1))", *_tests("runs", "few_shot_video")),
+    ("engine/snapshots.py", "{doomed[0]} to {doomed[-1]} images", "{doomed[0]} images"),
+    ("runs/clip_scoring.py", "    require_known(metrics, (*CLIP_METRICS, *PER_FRAME))\n", "", *_tests("runs", "clip_scoring")),
 )  # fmt: skip
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {

@@ -208,6 +208,7 @@ def test_the_copies_in_an_average_are_not_learned():
 def test_nothing_is_removed_of_the_present_and_the_past(tmp_path: Path):
     for number in (16, 32, 48):
         checkpoint_path(tmp_path, number).mkdir()
-    snapshots.give_up_after(tmp_path, 32)
+    assert snapshots.give_up_after(tmp_path, 32) == [f"removed what {tmp_path} had of 48 images: the run goes on from 32"]
     assert list_checkpoints(tmp_path) == [16, 32]
-    snapshots.give_up_after(tmp_path / "none", 32)
+    assert snapshots.give_up_after(tmp_path, 32) == snapshots.give_up_after(tmp_path / "none", 32) == []
+    assert snapshots.give_up_after(tmp_path, 0) == [f"removed what {tmp_path} had of 16 to 32 images (2 of them): the run goes on from 0"]

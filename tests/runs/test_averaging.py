@@ -192,7 +192,7 @@ def test_what_the_run_does_not_have_is_refused(run: Run, length: float, at: int 
 
 
 def test_too_few_snapshots_say_where_the_first_is(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=rf"no averages by length until 20 images seen, .* its first snapshot is at {4 * BATCH}"):
+    with pytest.raises(CheckpointError, match=rf"no averages by length up to 20 images seen: .* its first snapshot is at {4 * BATCH}"):
         run.average(0.1, at=20, out=tmp_path / "x.safetensors")
     shutil.rmtree(run.directory / "checkpoints")
     with pytest.raises(CheckpointError, match=rf"no checkpoint yet, only snapshots of averages until {32 * BATCH} images, which need one;"):
@@ -235,7 +235,7 @@ def test_a_run_without_averages_by_length_says_how_to_have_them(tiny: Callable[[
     run = tiny("adm-digits")
     assert main(["average", str(run.directory), "--length", "0.1"]) == 2
     how = "a training with --train.ema-lengths 0.05,0.1 --train.snapshot-every IMAGES writes them"
-    said = f"{run.directory} has no averages by length until {BATCH} images seen, too few to put ema-length-0.1 together; {how}\n"
+    said = f"{run.directory} has no averages by length up to {BATCH} images seen: too few to put ema-length-0.1 together; {how}\n"
     assert capsys.readouterr().err.endswith(f"triptych: error: {said}")
 
 

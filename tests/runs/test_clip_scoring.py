@@ -219,7 +219,7 @@ def test_the_command(folders: tuple[Path, Path, Path], capsys: pytest.CaptureFix
     assert [line.split()[0] for line in lines[:4]] == ["warping-error", "real", "sharpness", "ssim"]
     assert lines[-1].startswith("3 clips, 9 frames of 32x32; the true flow where colours agree")
     assert main(["evaluate", str(folders[0]), *given, "warping-error,kid"]) == 2
-    assert 'unknown metric "kid" of clips' in capsys.readouterr().err
+    assert "--metrics: got kid, which is measured by triptych evaluate RUN --metrics kid" in capsys.readouterr().err
     for folder, said in (
         (folders[0].parent / "flows", 'flows: no such folder (--true-flow); did you mean "flow"?'),
         (folders[0] / "no" / "flow", "no/flow: no such folder (--true-flow)"),

@@ -292,7 +292,8 @@ def test_images_of_another_size_and_other_runs(folder: Path):
         encoded(folder, "latents.npy")
     np.savez(folder / "mine.npz", images=np.zeros(3))
     before = (folder / "mine.npz").read_bytes()
-    with pytest.raises(DataError, match="cannot write .*mine.npz: it is there, and holds no latents; choose another --out, or remove it"):
+    said = "cannot write .*mine.npz: it is there, and is no file of latents that a run learns; choose another --out, or remove it"
+    with pytest.raises(DataError, match=said):
         encoded(folder, "mine.npz")
     assert (folder / "mine.npz").read_bytes() == before
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import typing
 from pathlib import Path
 
@@ -30,6 +31,7 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     built: list[str] = []
     for cls in (MirrorConfig, GlowConfig):
 
+        @functools.wraps(cls.build)  # which says what it builds
         def build(self, spec, *, cls=cls, build=cls.build):
             built.append(cls.__name__)
             return build(self, spec)

@@ -156,7 +156,8 @@ class Loop:
         self.model.train()
         if self.world.is_main:
             for folder in (self.directory.snapshots, *self.directory.averages.glob("*")):
-                give_up_after(folder, self.images_seen)
+                for line in give_up_after(folder, self.images_seen):
+                    self._say(line)
         self.checkpointer.require_one_folder(say=self._say)
         try:
             self._find_microbatch()

@@ -61,9 +61,16 @@ def late(averages: Sequence[Average]) -> dict[str, dict[str, int]]:
     return {"begun": begun} if begun else {}
 
 
-def give_up_after(folder: Path, images_seen: int) -> None:
-    """Removes what was made of a past that was given up, after so many images, and what interrupted writes left. Raises CheckpointError."""
+def give_up_after(folder: Path, images_seen: int) -> list[str]:
+    """Removes what was made of a past that was given up, after so many images, and what interrupted writes left; gives lines for the log.
+
+    Raises CheckpointError.
+    """
     sweep(folder)
-    for number in list_checkpoints(folder):
-        if number > images_seen:
-            remove_checkpoint(folder, number)
+    doomed = [number for number in list_checkpoints(folder) if number > images_seen]
+    for number in doomed:
+        remove_checkpoint(folder, number)
+    if not doomed:
+        return []
+    which = f"{doomed[0]} images" if len(doomed) == 1 else f"{doomed[0]} to {doomed[-1]} images ({len(doomed)} of them)"
+    return [f"removed what {folder} had of {which}: the run goes on from {images_seen}"]

@@ -105,7 +105,7 @@ def mixture(directory: RunDirectory, length: float, images: int) -> Mixture:
         there = snapshots(directory)
         first = f"; its first snapshot is at {there[0]}" if there else ""
         raise CheckpointError(
-            f"{directory.root} has {have} until {images} images seen, too few to put {length_name(length)} together{first}; a training "
+            f"{directory.root} has {have} up to {images} images seen: too few to put {length_name(length)} together{first}; a training "
             "with --train.ema-lengths 0.05,0.1 --train.snapshot-every IMAGES writes them"
         )
     return Mixture(length, images, list(tracked.values()), combination(list(tracked), wanted))

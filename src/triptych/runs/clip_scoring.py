@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from triptych import __version__
-from triptych.core.errors import ConfigError, DataError, UserError, nearest
+from triptych.core.errors import ConfigError, DataError, UserError
 from triptych.core.reading import sha256_of, user_path
 from triptych.core.translation import VideoTranslator
 from triptych.core.weight_files import read_weights
@@ -46,7 +46,7 @@ from triptych.runs.given.data_images import contents, reopened
 from triptych.runs.given.pictures import StoredPictures, open_pictures
 from triptych.runs.given.sizes import OutputSize
 from triptych.runs.loading import Loading, LoadingKeywords
-from triptych.runs.metric_names import Wanted
+from triptych.runs.metric_names import Wanted, require_known
 from triptych.runs.pieces import digest_of
 from triptych.runs.protocol import commit
 from triptych.runs.scoring import Scores, write_scores
@@ -219,10 +219,7 @@ def score_clips(
     in the run's folder evaluations, of folders nowhere. Raises ConfigError, CheckpointError and DataError.
     """
     settings, pair, chosen = settings or ClipMetricConfig(), pair or PairMetricConfig(), Loading(**loading)
-    for name in metrics:
-        if name not in CLIP_METRICS and name not in PER_FRAME:
-            known = (*CLIP_METRICS, *PER_FRAME)
-            raise ConfigError("metrics", f'unknown metric "{name}" of clips{nearest(name, known)} (there is {", ".join(known)})')
+    require_known(metrics, (*CLIP_METRICS, *PER_FRAME))
     place = figures_place(out)
     source, world = _opened(clips, reference, frames, count, image_size, flow, chosen)
     wanted, measures = Wanted(list(dict.fromkeys(metrics))), dict[str, _Measure]()

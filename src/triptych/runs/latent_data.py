@@ -82,7 +82,9 @@ def encode_data(
     if source.is_file() and holds_latents(source):
         raise DataError(f"{source}: holds latents already, which triptych train takes as they are; give the images that they are of")
     if place.is_file() and not holds_latents(place):
-        raise DataError(f"cannot write {place}: it is there, and holds no latents; choose another --out, or remove it")
+        raise DataError(
+            f"cannot write {place}: it is there, and is no file of latents that a run learns; choose another --out, or remove it"
+        )
     learned = run.spec.latents
     if learned is not None:
         run, chosen = _autoencoder_in(run, learned, chosen)

@@ -10,11 +10,10 @@ from typing import Any
 from triptych import __version__
 from triptych.core.wording import counted
 from triptych.evaluation.feature_space import Embedder
+from triptych.evaluation.frechet import FEW_IMAGES
 from triptych.runs.model_images import TRAINING
 from triptych.runs.sides import Reference, Subject
 
-FEW = 2048
-"""Of fewer images figures of sets are marked: their bias and their errors are large, and Inception's covariance is singular."""
 _SHOWN = 8  # letters of a hash
 _LEADERS = {"guide": "led by the classifier", "guide_with": "led away from"}
 
@@ -29,7 +28,7 @@ def protocol_of(subject: Subject, reference: Reference | None, embedder: Embedde
         "reference": None if reference is None else dict(reference.identity()),
         "reference_name": None if reference is None else reference.name,
         "reference_count": known or None,
-        "few": len(subject) < FEW or 0 < known < FEW,
+        "few": len(subject) < FEW_IMAGES or 0 < known < FEW_IMAGES,
         "network": None if embedder is None else embedder.name,
         "network_sha256": seen.get("sha256"),
         "resize": seen.get("resize"),
@@ -105,7 +104,7 @@ def _cut(images: Mapping[str, Any]) -> str:
 
 def few_mark(count: int, *, of_sets: bool) -> str:
     """What is said behind a number of images that is small for figures of sets; nothing for those of single images, which have no bias."""
-    return f" (few: below {FEW})" if of_sets and count < FEW else ""
+    return f" (few: below {FEW_IMAGES})" if of_sets and count < FEW_IMAGES else ""
 
 
 def _network(protocol: Mapping[str, Any]) -> str:
