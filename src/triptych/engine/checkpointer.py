@@ -139,18 +139,17 @@ class Checkpointer:
         if not self._writes:
             return
         scales = {updater.name: updater.scale.log2_scale for updater in self._updaters}
-        info = (
-            {"log2_loss_scale": scales, "best": best, "window": window} | late(self._averages) | ({} if estimated else {STATISTICS: False})
-        )
+        info: dict[str, Any] = {"log2_loss_scale": scales, "best": best, "window": window} | late(self._averages)
+        if not estimated:
+            info[STATISTICS] = False
         self._directory.require()
 
         def save(files: Files) -> None:
             together = self._together
             if self._background is not None:
                 self._require_finite(files, images_seen, among=together)
-            joined = self._joined(files)
-            given = {"files": joined, "info": info, "together": together, "good": self._good}
-            save_checkpoint(self._directory.checkpoints, images_seen=images_seen, **given)
+            folder, joined = self._directory.checkpoints, self._joined(files)
+            save_checkpoint(folder, images_seen=images_seen, files=joined, info=info, together=together, good=self._good)
             self._good = images_seen
             self.prune(best)
 

@@ -142,8 +142,9 @@ def score(
         check_unlearned(_copies_at(place), subject.run.config.data)
     other = None
     if any(needs_reference(name, subject) for name in wanted.names):
-        asking = {"split": split, "image_size": image_size, "request": request, "loading": chosen}
-        other = _main_first(lambda: reference_side(reference, subject, **asking), world)
+        other = _main_first(
+            lambda: reference_side(reference, subject, split=split, image_size=image_size, request=request, loading=chosen), world
+        )
     else:
         _refuse_reference(reference, split, wanted)
     _check_sides(subject, other, chosen, request, world)
